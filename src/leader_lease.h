@@ -1,0 +1,328 @@
+/*-------------------------------------------------------------------------
+ *
+ * leader_lease.h
+ *	  What the files of leader_lease share, and every difference between
+ *	  PostgreSQL's major versions.
+ *
+ * Data goes one way: SQL function (lease.c, guard.c, table_guard.c) ->
+ * policy (lease_term.c, lease_access.c, fence.c) -> row, lock and clock
+ * (lease_table.c, lease_lock.c, lease_clock.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LEADER_LEASE_H
+#define LEADER_LEASE_H
+
+#include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "datatype/timestamp.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "storage/lock.h"
+#include "utils/rel.h"
+
+/* PostgreSQL's major versions ------------------------------------------- */
+
+#if PG_VERSION_NUM < 150000
+#error "leader_lease needs PostgreSQL 15 or later"
+#endif
+
+#if PG_VERSION_NUM < 160000
+typedef bool LeaseUpdatedIndexes;
+#define LEASE_NEEDS_INDEX_UPDATE(u)	(u)
+#define LEASE_INSERT_INDEX_TUPLES(rri, slot, estate, u) \
+	ExecInsertIndexTuples(rri, slot, estate, true, false, NULL, NIL)
+#define LEASE_OWNS_CLASS(relid, roleid)	pg_class_ownercheck(relid, roleid)
+#define LEASE_MAY_BECOME(member, role)	is_member_of_role(member, role)
+typedef void LeaseJsonResult;
+#define LEASE_JSON_RETURN	return
+#else
+#include "common/jsonapi.h"
+typedef TU_UpdateIndexes LeaseUpdatedIndexes;
+#define LEASE_NEEDS_INDEX_UPDATE(u)	((u) != TU_None)
+#if PG_VERSION_NUM < 190000
+#define LEASE_INSERT_INDEX_TUPLES(rri, slot, estate, u) \
+	ExecInsertIndexTuples(rri, slot, estate, true, false, NULL, NIL, \
+						  (u) == TU_Summarizing)
+#else
+#define LEASE_INSERT_INDEX_TUPLES(rri, slot, estate, u) \
+	ExecInsertIndexTuples(rri, estate, EIIT_IS_UPDATE | \
+						  ((u) == TU_Summarizing ? EIIT_ONLY_SUMMARIZING : 0), \
+						  slot, NIL, NULL)
+#endif
+#define LEASE_OWNS_CLASS(relid, roleid) \
+	object_ownercheck(RelationRelationId, relid, roleid)
+#define LEASE_MAY_BECOME(member, role)	member_can_set_role(member, role)
+typedef JsonParseErrorType LeaseJsonResult;
+#define LEASE_JSON_RETURN	return JSON_SUCCESS
+#endif
+
+#if PG_VERSION_NUM < 170000
+#include "storage/sinvaladt.h"
+#define LEASE_LOCK_HELD(tag, mode)		LockHeldByMe(tag, mode)
+#define LEASE_VXID_PROC(vxid) \
+	((vxid).backendId == InvalidBackendId ? NULL : \
+	 BackendIdGetProc((vxid).backendId))
+#define LEASE_JSON_LEXER(str, len) \
+	makeJsonLexContextCstringLen(str, len, GetDatabaseEncoding(), true)
+#define INTERVAL_NOT_FINITE(i)			false
+#else
+#define LEASE_LOCK_HELD(tag, mode)		LockHeldByMe(tag, mode, false)
+#define LEASE_VXID_PROC(vxid) \
+	((vxid).procNumber == INVALID_PROC_NUMBER ? NULL : \
+	 ProcNumberGetProc((vxid).procNumber))
+#define LEASE_JSON_LEXER(str, len) \
+	makeJsonLexContextCstringLen(NULL, str, len, GetDatabaseEncoding(), true)
+#endif
+
+#if PG_VERSION_NUM < 180000
+#define LEASE_PRIMARY_KEY(rel)			RelationGetPrimaryKeyIndex(rel)
+#define LEASE_INDEX_BEGINSCAN(h, i, s)	index_beginscan(h, i, s, 1, 0)
+#else
+#define LEASE_PRIMARY_KEY(rel)			RelationGetPrimaryKeyIndex(rel, false)
+#if PG_VERSION_NUM < 190000
+#define LEASE_INDEX_BEGINSCAN(h, i, s)	index_beginscan(h, i, s, NULL, 1, 0)
+#else
+#define LEASE_INDEX_BEGINSCAN(h, i, s)	index_beginscan(h, i, s, NULL, 1, 0, 0)
+#endif
+#endif
+
+/* names and errors ------------------------------------------------------ */
+
+#define LEASE_NAME_MAX		255 /* bytes of a lease's or a holder's name */
+
+#define ERRCODE_STALE_FENCE		MAKE_SQLSTATE('L','F','0','0','1')
+#define ERRCODE_FENCE_REQUIRED	MAKE_SQLSTATE('L','F','0','0','2')
+
+/*
+ * A string that belongs to somebody else: an argument, or an attribute of a
+ * row for as long as that row is held.  data is NULL where SQL has NULL.
+ */
+typedef struct LeaseName
+{
+	const char *data;
+	int			len;
+} LeaseName;
+
+/* for errmsg("... \"%.*s\"", NAME_ARGS(name)) */
+#define NAME_ARGS(n)	(n).len, (n).data
+
+static inline bool
+lease_name_equal(LeaseName a, LeaseName b)
+{
+	return a.data != NULL && b.data != NULL && a.len == b.len &&
+		memcmp(a.data, b.data, a.len) == 0;
+}
+
+/* the row (lease_table.c) ------------------------------------------------ */
+
+typedef struct LeaseRow
+{
+	LeaseName	role;
+	LeaseName	holder;			/* nobody yet: data is NULL */
+	int64		token;
+	TimestampTz expires_at;
+	uint32		number;			/* names the lease's heavyweight locks */
+	LeaseName	owner;
+	int64		usual_ttl;		/* microseconds; 0: none of its own */
+	int64		ttl;			/* of the present term; 0: no term */
+	TimestampTz acquired_at;
+	TimestampTz renewed_at;		/* the ttl counts from here */
+	int64		deadline;		/* boot-time clock, in boot; 0: none */
+	int64		boot;
+	int64		origin;			/* 0: no term in this database yet */
+	FullTransactionId granted_xid;
+	CommandId	granted_cid;
+	LeaseName	ended;			/* how the term ended, if it was ended */
+	int64		session;		/* the session lock it depends on; 0: none */
+} LeaseRow;
+
+/* An open lease table and the row last found in it. */
+typedef struct LeaseTable
+{
+	Relation	rel;
+	LOCKMODE	lockmode;
+	TupleTableSlot *slot;
+	LeaseRow	row;
+} LeaseTable;
+
+/* What the row's lock gave (lease_table_lock_row). */
+typedef enum LeaseRowLock
+{
+	LEASE_ROW_LOCKED,
+	LEASE_ROW_BUSY,				/* another transaction is at it */
+	LEASE_ROW_CHANGED			/* no longer the newest version: look again */
+} LeaseRowLock;
+
+extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
+extern void lease_table_open(LeaseTable *table, Oid relid, LOCKMODE lockmode);
+extern void lease_table_close(LeaseTable *table);
+extern bool lease_table_find(LeaseTable *table, LeaseName role);
+extern void lease_table_require_unchanged(LeaseTable *table);
+extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
+extern void lease_table_await_row(LeaseTable *table);
+extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
+extern void lease_table_decode(Relation rel, TupleTableSlot *slot,
+							   LeaseRow *row);
+extern HeapTuple lease_table_encode(Relation rel, HeapTuple tuple,
+									const LeaseRow *row);
+
+extern void lease_hint_forget(LeaseName role);
+extern void lease_hint_remember(Oid relid, const LeaseRow *row);
+extern bool lease_hint_find(Oid relid, LeaseName role,
+							uint32 *number, LeaseName *owner);
+
+/* making a row, and the record of origins (lease_origin.c) --------------- */
+
+extern void lease_spi_as_owner(Oid relid, const char *command, int nargs,
+							   Oid *types, Datum *values, const char *nulls);
+extern int64 lease_origin(Oid relid);
+extern int64 lease_next_token(Oid relid, const LeaseRow *row);
+
+/* locks (lease_lock.c) --------------------------------------------------- */
+
+typedef enum LeaseGuarded
+{
+	GUARDED_DONE,
+	GUARDED_TIMEOUT,			/* the limit passed; nothing was done */
+	GUARDED_DUPLICATE			/* unique violation; nothing was done */
+} LeaseGuarded;
+
+extern LeaseGuarded lease_guarded(void (*work) (void *), void *arg,
+								  int64 limit, bool rollback);
+extern bool lease_lock(Oid relid, uint32 number, LOCKMODE mode, int64 limit);
+extern void lease_unlock(Oid relid, uint32 number, LOCKMODE mode);
+extern bool lease_lock_held(Oid relid, uint32 number, LOCKMODE mode);
+extern int	lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode,
+							int **pids);
+
+/* clocks (lease_clock.c) ------------------------------------------------- */
+
+typedef struct LeaseMoment
+{
+	TimestampTz wall;
+	int64		boottime;		/* microseconds, never stepped */
+} LeaseMoment;
+
+#define LEASE_NO_TERM	PG_INT64_MIN
+
+extern void lease_clock_read(LeaseMoment *now);
+extern int64 lease_clock_remaining(const LeaseRow *row,
+								   const LeaseMoment *now);
+extern void lease_clock_extend(LeaseRow *row, const LeaseMoment *now,
+							   int64 ttl);
+extern int64 lease_ttl_from_interval(const Interval *interval);
+extern void lease_ttl_check(int64 ttl);
+extern Interval *lease_interval(int64 usecs);
+
+/* what counts as the current term (lease_term.c) ------------------------- */
+
+typedef enum LeaseVerdict
+{
+	TERM_CURRENT,
+	TERM_NO_LEASE,
+	TERM_OTHER_TOKEN,
+	TERM_OTHER_HOLDER,
+	TERM_BEFORE_FAILOVER,
+	TERM_ENDED,
+	TERM_EXPIRED
+} LeaseVerdict;
+
+extern LeaseVerdict lease_term_judge(const LeaseRow *row, LeaseName holder,
+									 int64 token, int64 origin,
+									 const LeaseMoment *now);
+extern bool lease_term_live(const LeaseRow *row, const LeaseMoment *now);
+extern void lease_term_begin(LeaseRow *row, LeaseName holder, int64 token,
+							 int64 origin);
+extern void lease_term_end(LeaseRow *row, const char *how,
+						   const LeaseMoment *now);
+extern const char *lease_term_state(const LeaseRow *row, int64 origin,
+									const LeaseMoment *now);
+
+/* who may (lease_access.c) ----------------------------------------------- */
+
+extern LeaseName lease_arg_name(FunctionCallInfo fcinfo, int argno,
+								const char *what);
+extern int64 lease_arg_token(FunctionCallInfo fcinfo, int argno);
+extern void lease_check_name(LeaseName name, const char *what);
+extern bool lease_access_allowed(LeaseName owner, Oid userid);
+extern void lease_access_require(const LeaseRow *row);
+extern void lease_access_require_grantable(Oid relid, LeaseName owner);
+extern LeaseName lease_access_default_owner(void);
+
+/* the transaction's memory (fence.c, lease_xact.c) ----------------------- */
+
+typedef struct Fence Fence;
+
+typedef enum FenceVerdict
+{
+	FENCE_HELD,
+	FENCE_STALE,				/* .. see FenceFailure.why */
+	FENCE_REQUIRED,				/* nothing was shown */
+	FENCE_DENIED,				/* not the caller's lease */
+	FENCE_BUSY,					/* a takeover is under way */
+	FENCE_NOT_SEEN,				/* the term is newer than the snapshot */
+	FENCE_TOO_EARLY				/* the term is this statement's own */
+} FenceVerdict;
+
+typedef struct FenceFailure
+{
+	LeaseName	role;
+	LeaseVerdict why;			/* for FENCE_STALE */
+	int64		token;			/* what was shown */
+	int64		current;		/* what is current */
+	const char *detail;			/* for FENCE_REQUIRED */
+} FenceFailure;
+
+extern FenceVerdict fence_take(Oid relid, LeaseName role, LeaseName holder,
+							   int64 token, Oid userid, Fence **fence,
+							   FenceFailure *failure);
+extern Fence *fence_find(Oid relid, LeaseName role);
+extern FenceVerdict fence_use(Fence *fence, FenceFailure *failure);
+extern int64 fence_token(const Fence *fence);
+extern uint64 fence_generation(void);
+extern void fence_end_term(Oid relid, uint32 number);
+extern void fence_report(int elevel, FenceVerdict verdict,
+						 const FenceFailure *failure, Relation target);
+extern void fence_init(void);
+
+extern void lease_xact_changed(void);
+extern void lease_xact_init(void);
+
+/* settings (leader_lease.c, claim.c) ------------------------------------- */
+
+extern int	lease_default_ttl;
+extern int	lease_max_ttl;
+extern int	lease_takeover_timeout;
+extern bool lease_auto_create;
+extern char *lease_default_owner;
+extern char *lease_claim;
+
+/* takeover_timeout in the unit of lease_lock: microseconds, -1 no limit */
+static inline int64
+lease_takeover_limit(void)
+{
+	return lease_takeover_timeout < 0 ? -1 :
+		lease_takeover_timeout * INT64CONST(1000);
+}
+
+typedef struct LeaseClaim
+{
+	LeaseName	role;
+	LeaseName	holder;
+	int64		token;
+} LeaseClaim;
+
+typedef enum LeaseClaimFound
+{
+	CLAIM_FOUND,
+	CLAIM_NONE,					/* empty, or names other leases only */
+	CLAIM_BAD					/* see problem */
+} LeaseClaimFound;
+
+extern LeaseClaimFound lease_claim_find(LeaseName role, LeaseClaim *claim,
+										const char **problem);
+extern bool lease_claim_syntax(const char *value);
+
+#endif							/* LEADER_LEASE_H */

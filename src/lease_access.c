@@ -1,0 +1,157 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_access.c
+ *	  Who may do what with a lease, and what is a good argument.
+ *
+ * A lease has an owner, a database role: only who has that role's privileges
+ * may use the lease, and only a superuser where the role is missing.  It is
+ * kept as a name, so that a dump restores where the role does not exist yet.
+ * The owner is asked before any lock: nobody can hold up a lease that is not
+ * theirs.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+
+#include "leader_lease.h"
+
+/*
+ * Refuses an empty or an over-long name.
+ */
+void
+lease_check_name(LeaseName name, const char *what)
+{
+	if (name.len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be empty", what)));
+	if (name.len > LEASE_NAME_MAX)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s is too long", what),
+				 errdetail("It has %d bytes, the limit is %d.",
+						   name.len, LEASE_NAME_MAX)));
+}
+
+static void
+refuse_null(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s must not be null", what)));
+}
+
+/*
+ * A name among a function's arguments.  None of the functions is STRICT: a
+ * NULL result for a NULL argument would slip through an IF.
+ */
+LeaseName
+lease_arg_name(FunctionCallInfo fcinfo, int argno, const char *what)
+{
+	LeaseName	name;
+	text	   *t;
+
+	if (PG_ARGISNULL(argno))
+		refuse_null(what);
+	t = PG_GETARG_TEXT_PP(argno);
+	name.data = VARDATA_ANY(t);
+	name.len = VARSIZE_ANY_EXHDR(t);
+	lease_check_name(name, what);
+	return name;
+}
+
+int64
+lease_arg_token(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		refuse_null("token");
+	return PG_GETARG_INT64(argno);
+}
+
+/*
+ * A database role by name, or InvalidOid.
+ */
+static Oid
+role_oid(LeaseName name)
+{
+	char		rolname[NAMEDATALEN];
+
+	if (name.data == NULL || name.len >= NAMEDATALEN)
+		return InvalidOid;
+	memcpy(rolname, name.data, name.len);
+	rolname[name.len] = '\0';
+	return get_role_oid(rolname, true);
+}
+
+/*
+ * May this user use a lease of that owner?
+ */
+bool
+lease_access_allowed(LeaseName owner, Oid userid)
+{
+	Oid			roleid = role_oid(owner);
+
+	if (!OidIsValid(roleid))
+		return superuser_arg(userid);
+	return has_privs_of_role(userid, roleid);
+}
+
+void
+lease_access_require(const LeaseRow *row)
+{
+	if (!lease_access_allowed(row->owner, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for lease \"%.*s\"",
+						NAME_ARGS(row->role)),
+				 errhint("Only members of its owner may use a lease.")));
+}
+
+/*
+ * May the current user make somebody the owner of a lease?  Who could SET
+ * ROLE to it may, as with the owner of any object; and who may pass on the
+ * right to insert into the lease table, which is whoever installed the
+ * extension: a restore of his names owners that he is no member of, or that
+ * are missing.
+ */
+void
+lease_access_require_grantable(Oid relid, LeaseName owner)
+{
+	Oid			roleid = role_oid(owner);
+
+	if (superuser() ||
+		pg_class_aclcheck(relid, GetUserId(),
+						  ACL_GRANT_OPTION_FOR(ACL_INSERT)) == ACLCHECK_OK)
+		return;
+	if (!OidIsValid(roleid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("role \"%.*s\" does not exist", NAME_ARGS(owner))));
+	if (!LEASE_MAY_BECOME(GetUserId(), roleid))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be able to SET ROLE \"%.*s\" to make it the owner of a lease",
+						NAME_ARGS(owner))));
+}
+
+/*
+ * The owner of a lease that the current user makes without naming one:
+ * leader_lease.default_owner where he is a member of it, else himself.
+ */
+LeaseName
+lease_access_default_owner(void)
+{
+	LeaseName	owner = {lease_default_owner, strlen(lease_default_owner)};
+	Oid			roleid = owner.len > 0 ? role_oid(owner) : InvalidOid;
+
+	if (!OidIsValid(roleid) || !LEASE_MAY_BECOME(GetUserId(), roleid))
+	{
+		owner.data = GetUserNameFromId(GetUserId(), false);
+		owner.len = strlen(owner.data);
+	}
+	return owner;
+}
