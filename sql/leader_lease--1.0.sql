@@ -143,6 +143,7 @@ COMMENT ON FUNCTION @extschema@.lease_guard_arguments(bytea) IS 'the arguments o
 -- pg_catalog first in search_path and the exact types on both sides.
 -- objsubid is the kind of the lock (lease_lock.c): 1 for fences and takeovers.
 CREATE VIEW @extschema@.lease_locks WITH (security_barrier) AS
+    WITH locks AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks)
     SELECT l.role,
            CASE k.mode WHEN 'ShareLock' THEN 'fence' ELSE 'takeover' END AS mode,
            k.granted,
@@ -153,11 +154,14 @@ CREATE VIEW @extschema@.lease_locks WITH (security_barrier) AS
            k.pid,
            p.gid,
            COALESCE(k.waitstart, a.xact_start, p.prepared) AS since
-      FROM pg_catalog.pg_locks k
+      FROM locks k
       JOIN @extschema@.leader_lease l ON l.number = k.objid::bigint
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
-      LEFT JOIN pg_catalog.pg_prepared_xacts p
-        ON k.virtualtransaction = pg_catalog.concat('-1/', p.transaction)
+      -- a prepared transaction has no pid, and the lock of its own id
+      LEFT JOIN locks x ON k.pid IS NULL AND x.pid IS NULL
+                       AND x.locktype = 'transactionid'
+                       AND x.virtualtransaction = k.virtualtransaction
+      LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
      WHERE k.locktype = 'object'
        AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d
                           WHERE d.datname = pg_catalog.current_database())

@@ -64,6 +64,7 @@ typedef JsonParseErrorType LeaseJsonResult;
 #define LEASE_VXID_PROC(vxid) \
 	((vxid).backendId == InvalidBackendId ? NULL : \
 	 BackendIdGetProc((vxid).backendId))
+#define LEASE_PROC_LXID(proc)	((proc)->lxid)
 #define LEASE_JSON_LEXER(str, len) \
 	makeJsonLexContextCstringLen(str, len, GetDatabaseEncoding(), true)
 #define INTERVAL_NOT_FINITE(i)			false
@@ -72,6 +73,7 @@ typedef JsonParseErrorType LeaseJsonResult;
 #define LEASE_VXID_PROC(vxid) \
 	((vxid).procNumber == INVALID_PROC_NUMBER ? NULL : \
 	 ProcNumberGetProc((vxid).procNumber))
+#define LEASE_PROC_LXID(proc)	((proc)->vxid.lxid)
 #define LEASE_JSON_LEXER(str, len) \
 	makeJsonLexContextCstringLen(NULL, str, len, GetDatabaseEncoding(), true)
 #endif

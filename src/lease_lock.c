@@ -19,6 +19,7 @@
  */
 #include "postgres.h"
 
+#include "access/twophase.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -189,6 +190,7 @@ lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode, int **pids)
 	LOCKTAG		tag;
 	VirtualTransactionId *holders;
 	int			count;
+	int			found = 0;
 
 	set_tag(&tag, relid, number);
 	holders = GetLockConflicts(&tag, mode, &count);
@@ -196,8 +198,20 @@ lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode, int **pids)
 	for (int i = 0; i < count; i++)
 	{
 		PGPROC	   *proc = LEASE_VXID_PROC(holders[i]);
+		bool		more;
 
-		(*pids)[i] = proc != NULL ? proc->pid : 0;
+		/*
+		 * A prepared transaction goes by the number of the backend that
+		 * prepared it, or by none after a restart; that backend has moved on,
+		 * or its place is another's.
+		 */
+		if (proc != NULL &&
+			LEASE_PROC_LXID(proc) == holders[i].localTransactionId)
+			(*pids)[found++] = proc->pid;
+		else if (proc == NULL ||
+				 TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(holders[i],
+																 &more)))
+			(*pids)[found++] = 0;
 	}
-	return count;
+	return found;
 }

@@ -450,6 +450,20 @@ lease_table_await_row(LeaseTable *table)
 }
 
 /*
+ * What the executor's functions need to check and index a row.  There is no
+ * range table, hence index 0.
+ */
+static EState *
+executor_state(Relation rel, ResultRelInfo **result)
+{
+	EState	   *estate = CreateExecutorState();
+
+	*result = makeNode(ResultRelInfo);
+	InitResultRelInfo(*result, rel, 0, NULL, 0);
+	return estate;
+}
+
+/*
  * Writes a new version of the row, which the caller has locked.  Indexes and
  * checks that a DBA added are kept; triggers are for statements and are not
  * fired.  Later commands, in this statement too, see the new version.
@@ -462,8 +476,8 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	TupleConstr *constr = desc->constr;
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
 	ItemPointerData tid = table->slot->tts_tid;
-	EState	   *estate = NULL;
 	ResultRelInfo *result = NULL;
+	EState	   *estate = NULL;
 	LeaseUpdatedIndexes updated;
 
 	slot_getallattrs(table->slot);
@@ -478,9 +492,7 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	if (constr != NULL && (constr->num_check > 0 ||
 						   constr->has_generated_stored))
 	{
-		estate = CreateExecutorState();
-		result = makeNode(ResultRelInfo);
-		InitResultRelInfo(result, rel, 1, NULL, 0);
+		estate = executor_state(rel, &result);
 		if (constr->has_generated_stored)
 			ExecComputeStoredGenerated(result, estate, slot, CMD_UPDATE);
 		ExecConstraints(result, slot, estate);
@@ -491,11 +503,7 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	if (LEASE_NEEDS_INDEX_UPDATE(updated))
 	{
 		if (estate == NULL)
-		{
-			estate = CreateExecutorState();
-			result = makeNode(ResultRelInfo);
-			InitResultRelInfo(result, rel, 1, NULL, 0);
-		}
+			estate = executor_state(rel, &result);
 		ExecOpenIndices(result, false);
 		if (result->ri_NumIndices > 0)
 			LEASE_INSERT_INDEX_TUPLES(result, slot, estate, updated);
