@@ -56,10 +56,8 @@ static uint64 generation = 1;
 static LeaseName
 copy_name(LeaseName name)
 {
-	LeaseName	copy = {NULL, name.len};
+	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
 
-	if (name.data != NULL)
-		copy.data = pnstrdup(name.data, name.len);
 	return copy;
 }
 
@@ -83,6 +81,17 @@ remember(Oid relid, const LeaseRow *row, Oid userid)
 	generation++;
 	MemoryContextSwitchTo(context);
 	return fence;
+}
+
+/*
+ * A transaction may take and lose fences in any number of subtransactions.
+ */
+static void
+forget(Fence *fence)
+{
+	pfree(unconstify(char *, fence->role.data));
+	pfree(unconstify(char *, fence->holder.data));
+	pfree(fence);
 }
 
 /*
@@ -200,6 +209,21 @@ fence_use(Fence *fence, FenceFailure *failure)
 	return seen(fence);
 }
 
+/*
+ * The fence that this very user took before for the same claim.
+ */
+static Fence *
+find_own(Oid relid, LeaseName role, LeaseName holder, int64 token, Oid userid)
+{
+	for (Fence *fence = fences; fence != NULL; fence = fence->next)
+		if (fence->token == token && fence->userid == userid &&
+			fence->ended_in == InvalidSubTransactionId &&
+			fence->relid == relid && lease_name_equal(fence->role, role) &&
+			(holder.data == NULL || lease_name_equal(fence->holder, holder)))
+			return fence;
+	return NULL;
+}
+
 static FenceVerdict
 stale(FenceFailure *failure, LeaseVerdict why, const LeaseRow *row)
 {
@@ -226,17 +250,15 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 		   Oid userid, Fence **result, FenceFailure *failure)
 {
 	LeaseTable	table;
-	Fence	   *fence = fence_find(relid, role);
 	FenceVerdict verdict;
 
-	*result = fence;
 	failure->role = role;
 	failure->token = token;
-	if (fence != NULL && fence->token == token && fence->userid == userid &&
-		(holder.data == NULL || lease_name_equal(fence->holder, holder)))
-		return seen(fence);
+	*result = find_own(relid, role, holder, token, userid);
+	if (*result != NULL)
+		return seen(*result);
 
-	lease_table_open(&table, relid, AccessShareLock);
+	lease_table_open(&table, relid);
 	for (;;)
 	{
 		uint32		number;
@@ -506,6 +528,7 @@ subxact_callback(SubXactEvent event, SubTransactionId subid,
 			if (fence->held_in == subid)
 			{
 				*link = fence->next;
+				forget(fence);
 				continue;
 			}
 			if (fence->ended_in == subid)

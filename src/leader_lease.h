@@ -144,7 +144,8 @@ typedef struct LeaseRow
 typedef struct LeaseTable
 {
 	Relation	rel;
-	LOCKMODE	lockmode;
+	bool		for_update;
+	bool		written;
 	TupleTableSlot *slot;
 	LeaseRow	row;
 } LeaseTable;
@@ -158,7 +159,9 @@ typedef enum LeaseRowLock
 } LeaseRowLock;
 
 extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
-extern void lease_table_open(LeaseTable *table, Oid relid, LOCKMODE lockmode);
+extern void lease_table_init(void);
+extern void lease_table_open(LeaseTable *table, Oid relid);
+extern void lease_table_for_update(LeaseTable *table);
 extern void lease_table_close(LeaseTable *table);
 extern bool lease_table_find(LeaseTable *table, LeaseName role);
 extern void lease_table_require_unchanged(LeaseTable *table);

@@ -142,6 +142,15 @@ insert_lease(void *arg)
 	SPI_finish();
 }
 
+static void
+refuse_unmade(LeaseName role)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
+			 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
+}
+
 /*
  * Makes the row of a lease that nobody holds.  It waits, at most limit
  * microseconds, for another's uncommitted row of that name; GUARDED_DUPLICATE
@@ -173,6 +182,7 @@ prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
 {
 	LeaseMoment now;
 
+	lease_table_for_update(table);
 	lease_table_require_unchanged(table);
 	switch (lease_table_lock_row(table))
 	{
@@ -283,6 +293,7 @@ take_over(LeaseTable *table, const LeaseRequest *request, int64 limit,
 	uint32		number = table->row.number;
 	LeaseStep	step;
 
+	lease_table_for_update(table);
 	if (lease_lock_held(request->relid, number, ShareLock))
 	{
 		if (!lease_lock(request->relid, number, ExclusiveLock, 0))
@@ -346,13 +357,11 @@ attempt_once(LeaseTable *table, const LeaseRequest *request, int64 limit,
 					 errhint("leader_lease.auto_create is off: make it with lease_create.")));
 		created = create_lease(request->relid, request->role,
 							   lease_access_default_owner(), 0, limit);
-		if (created == GUARDED_DUPLICATE &&
-			!lease_table_find(table, request->role))
-			ereport(ERROR,
-					(errcode(ERRCODE_UNIQUE_VIOLATION),
-					 errmsg("lease \"%.*s\" cannot be made: a unique index on leader_lease is in the way",
-							NAME_ARGS(request->role))));
-		return created == GUARDED_TIMEOUT ? STEP_DONE : STEP_AGAIN;
+		if (created == GUARDED_TIMEOUT)
+			return STEP_DONE;
+		if (!lease_table_find(table, request->role))
+			refuse_unmade(request->role);
+		return STEP_AGAIN;
 	}
 	lease_access_require(&table->row);
 
@@ -396,7 +405,7 @@ attempt(const LeaseRequest *request, LeaseOutcome *outcome)
 		give_up = now.boottime + limit;
 	}
 
-	lease_table_open(&table, request->relid, RowExclusiveLock);
+	lease_table_open(&table, request->relid);
 	for (;;)
 	{
 		LeaseStep	step = attempt_once(&table, request, limit, outcome);
@@ -551,7 +560,7 @@ lease_renew(PG_FUNCTION_ARGS)
 
 	require_writable("lease_renew()");
 	relid = lease_table_oid(fcinfo);
-	lease_table_open(&table, relid, RowExclusiveLock);
+	lease_table_open(&table, relid);
 	while (!renewed && find_current(&table, relid, role, holder, token))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -573,6 +582,7 @@ end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
 {
 	LeaseMoment now;
 
+	lease_table_for_update(table);
 	lease_table_require_unchanged(table);
 	switch (lease_table_lock_row(table))
 	{
@@ -612,7 +622,7 @@ lease_release(PG_FUNCTION_ARGS)
 
 	require_writable("lease_release()");
 	relid = lease_table_oid(fcinfo);
-	lease_table_open(&table, relid, RowExclusiveLock);
+	lease_table_open(&table, relid);
 	while (!released && find_current(&table, relid, role, holder, token))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -638,6 +648,7 @@ lease_create(PG_FUNCTION_ARGS)
 	LeaseName	owner = lease_arg_name(fcinfo, 1, "owner");
 	int64		ttl = arg_ttl(fcinfo, 2);
 	Oid			relid;
+	LeaseTable	table;
 
 	require_writable("lease_create()");
 	relid = lease_table_oid(fcinfo);
@@ -646,6 +657,10 @@ lease_create(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("lease \"%.*s\" already exists", NAME_ARGS(role))));
+	lease_table_open(&table, relid);
+	if (!lease_table_find(&table, role))
+		refuse_unmade(role);
+	lease_table_close(&table);
 	PG_RETURN_VOID();
 }
 
@@ -666,7 +681,7 @@ lease_set_owner(PG_FUNCTION_ARGS)
 
 	require_writable("lease_set_owner()");
 	relid = lease_table_oid(fcinfo);
-	lease_table_open(&table, relid, RowExclusiveLock);
+	lease_table_open(&table, relid);
 	for (;;)
 	{
 		LeaseRowLock locked;
@@ -678,6 +693,7 @@ lease_set_owner(PG_FUNCTION_ARGS)
 					 errmsg("lease \"%.*s\" does not exist", NAME_ARGS(role))));
 		lease_access_require(&table.row);
 		lease_access_require_grantable(relid, owner);
+		lease_table_for_update(&table);
 		lease_table_require_unchanged(&table);
 		locked = lease_table_lock_row(&table);
 		if (locked == LEASE_ROW_BUSY)

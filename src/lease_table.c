@@ -20,6 +20,7 @@
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -81,6 +82,12 @@ relcache_callback(Datum arg, Oid relid)
 	}
 }
 
+void
+lease_table_init(void)
+{
+	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
+}
+
 /*
  * The lease table beside the function that is called: found in the function's
  * own schema, never by search_path.
@@ -88,8 +95,6 @@ relcache_callback(Datum arg, Oid relid)
 Oid
 lease_table_oid(FunctionCallInfo fcinfo)
 {
-	static bool registered = false;
-
 	if (!OidIsValid(known.relid))
 	{
 		Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
@@ -99,11 +104,6 @@ lease_table_oid(FunctionCallInfo fcinfo)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_TABLE),
 					 errmsg("table \"leader_lease\" is missing from the schema of extension leader_lease")));
-		if (!registered)
-		{
-			CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
-			registered = true;
-		}
 		known.relid = relid;
 	}
 	return known.relid;
@@ -135,26 +135,43 @@ columns(Relation rel)
 }
 
 /*
- * Opens the lease table.  Nothing is found yet.
+ * Opens the lease table to look at it.  Nothing is found yet.
  */
 void
-lease_table_open(LeaseTable *table, Oid relid, LOCKMODE lockmode)
+lease_table_open(LeaseTable *table, Oid relid)
 {
-	table->rel = table_open(relid, lockmode);
-	table->lockmode = lockmode;
+	table->rel = table_open(relid, AccessShareLock);
 	table->slot = table_slot_create(table->rel, NULL);
+	table->for_update = false;
+	table->written = false;
 }
 
 /*
- * Closes it, and with it the row found.  The relation's lock is given back
- * too where this transaction only looked, so that a loser holds nothing.
+ * Locks the table as any UPDATE does: called before the lease or the row is
+ * locked, since it may wait for somebody's DDL.
+ */
+void
+lease_table_for_update(LeaseTable *table)
+{
+	if (!table->for_update)
+		LockRelationOid(RelationGetRelid(table->rel), RowExclusiveLock);
+	table->for_update = true;
+}
+
+/*
+ * Closes it, and with it the row found.  The table's locks are given back, but
+ * for the one that a change keeps until the transaction ends: a loser whose
+ * transaction stays open must not hold up DDL, and others behind that.
  */
 void
 lease_table_close(LeaseTable *table)
 {
+	Oid			relid = RelationGetRelid(table->rel);
+
 	ExecDropSingleTupleTableSlot(table->slot);
-	table_close(table->rel,
-				table->lockmode == AccessShareLock ? AccessShareLock : NoLock);
+	table_close(table->rel, AccessShareLock);
+	if (table->for_update && !table->written)
+		UnlockRelationOid(relid, RowExclusiveLock);
 }
 
 static Datum
@@ -513,6 +530,7 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 		FreeExecutorState(estate);
 	ExecDropSingleTupleTableSlot(slot);
 
+	table->written = true;
 	lease_xact_changed();
 	CommandCounterIncrement();
 }

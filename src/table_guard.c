@@ -127,7 +127,7 @@ before_insert(Relation rel, HeapTuple tuple)
 	if (row.token < 0)
 		refuse(&row, "fencing_token must not be negative", NULL);
 
-	lease_table_open(&table, relid, AccessShareLock);
+	lease_table_open(&table, relid);
 	exists = lease_table_find(&table, row.role);
 	if (exists)
 	{

@@ -28,6 +28,18 @@ CREATE UNIQUE INDEX dba_unique ON leader_lease (note) WHERE role LIKE 'uniq%';
 SELECT lease_acquire('uniq1', 'h');
 SELECT lease_acquire('uniq2', 'h');
 DROP INDEX dba_unique;
+-- nor is a trigger or a rule
+CREATE FUNCTION dba_skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER dba_skip BEFORE INSERT ON leader_lease FOR EACH ROW EXECUTE FUNCTION dba_skip();
+SELECT lease_acquire('skipped', 'h');
+SELECT lease_create('skipped');
+DROP FUNCTION dba_skip CASCADE;
+
+-- a page that is full, since nothing of it can be pruned yet
+BEGIN;
+SELECT count(lease_renew('dba', 'h2', 2)) FROM generate_series(1, 300);
+COMMIT;
+SELECT lease_check_fence('dba', 'h2', 2);
 
 ALTER TABLE leader_lease DROP CONSTRAINT dba_check;
 ALTER TABLE leader_lease DROP COLUMN loud;

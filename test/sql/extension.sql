@@ -27,5 +27,15 @@ CREATE EXTENSION leader_lease;
 SELECT lease_acquire('l', 'other', '1 hour');
 SELECT lease_check_fence('l', 'h', 1), lease_check_fence('l', 'other', 1);
 DROP EXTENSION leader_lease;
+
+-- also where the session knew the table from a statement by hand alone
+CREATE EXTENSION leader_lease;
+\c lease_elsewhere
+INSERT INTO leader_lease (role, holder_id, fencing_token, expires_at) VALUES ('l', 'h', 1, now() + interval '1 hour');
+DROP EXTENSION leader_lease;
+CREATE SCHEMA other;
+CREATE EXTENSION leader_lease SCHEMA other;
+SELECT other.lease_acquire('l', 'h');
+DROP EXTENSION leader_lease;
 \c :here
 DROP DATABASE lease_elsewhere;

@@ -14,6 +14,7 @@ SELECT lease_acquire('lose', 'b');
 SELECT token FROM lease_attempt('lose', 'b');
 SELECT lease_check_fence('lose', 'b', 1), lease_renew('lose', 'b', 1), lease_release('lose', 'b', 1);
 SELECT pg_current_xact_id_if_assigned();
+SELECT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation = 'leader_lease'::regclass AND mode <> 'AccessShareLock';
 SELECT locktype, mode FROM pg_locks WHERE pid = pg_backend_pid() AND locktype IN ('object', 'tuple', 'transactionid', 'page');
 SELECT count(*) FROM lease_locks;
 COMMIT;
