@@ -215,7 +215,9 @@ CREATE VIEW @extschema@.lease_guards AS
                                      AND c.tgfoid = g.tgfoid
                                      AND c.tgargs = g.tgargs
                                      AND c.tgtype & g.tgtype = g.tgtype
-                                     AND c.tgenabled <> 'D')
+                                     AND (c.tgenabled = 'A' OR c.tgenabled =
+                                          CASE g.tgenabled WHEN 'D' THEN 'O' ELSE g.tgenabled END))
+                ORDER BY b.oid::pg_catalog.regclass::pg_catalog.text COLLATE pg_catalog."C"
            ) AS open_children
       FROM pg_catalog.pg_trigger g
       CROSS JOIN LATERAL (SELECT @extschema@.lease_guard_arguments(g.tgargs) AS args) a

@@ -85,11 +85,24 @@ parse_token(const char *digits)
 	return token;
 }
 
+/*
+ * Notes what is wrong with the value.  The first fault is the one to tell: the
+ * others may follow from it.
+ */
+static void
+complain(ClaimSearch *search, const char *problem)
+{
+	if (search->problem == NULL)
+		search->problem = problem;
+}
+
 static LeaseJsonResult
 object_start(void *state)
 {
 	ClaimSearch *search = state;
 
+	if (search->objects > 0)
+		complain(search, "A key of a claim in leader_lease.fence has no plain value.");
 	search->objects++;
 	memset(&search->claim, 0, sizeof(search->claim));
 	search->has_token = false;
@@ -104,11 +117,11 @@ object_end(void *state)
 	search->objects--;
 	if (search->claim.role.data == NULL || search->claim.holder.data == NULL ||
 		!search->has_token)
-		search->problem = "A claim in leader_lease.fence needs the keys role, holder and token.";
+		complain(search, "A claim in leader_lease.fence needs the keys role, holder and token.");
 	else if (lease_name_equal(search->claim.role, search->role))
 	{
 		if (search->have_found)
-			search->problem = "leader_lease.fence names the lease twice.";
+			complain(search, "leader_lease.fence names the lease twice.");
 		search->found = search->claim;
 		search->have_found = true;
 	}
@@ -121,7 +134,7 @@ array_start(void *state)
 	ClaimSearch *search = state;
 
 	if (search->objects > 0 || search->arrays > 0)
-		search->problem = "A key of a claim in leader_lease.fence has no plain value.";
+		complain(search, "A key of a claim in leader_lease.fence has no plain value.");
 	search->arrays++;
 	LEASE_JSON_RETURN;
 }
@@ -142,28 +155,31 @@ scalar(void *state, char *token, JsonTokenType type)
 	LeaseName	value = {token, strlen(token)};
 
 	if (search->objects != 1)
-		search->problem = "leader_lease.fence is neither an object nor an array of objects.";
+		complain(search, "leader_lease.fence is neither an object nor an array of objects.");
 	else if (strcmp(search->field, "role") == 0 ||
 			 strcmp(search->field, "holder") == 0)
 	{
+		LeaseName  *name = search->field[0] == 'r' ?
+			&search->claim.role : &search->claim.holder;
+
 		if (type != JSON_TOKEN_STRING || value.len == 0 ||
 			value.len > LEASE_NAME_MAX)
-			search->problem = "A role or holder in leader_lease.fence is not a name.";
-		else if (search->field[0] == 'r')
-			search->claim.role = value;
-		else
-			search->claim.holder = value;
+			complain(search, "A role or holder in leader_lease.fence is not a name.");
+		if (name->data != NULL)
+			complain(search, "A claim in leader_lease.fence has a key twice.");
+		*name = value;
 	}
 	else if (strcmp(search->field, "token") == 0)
 	{
+		if (search->has_token)
+			complain(search, "A claim in leader_lease.fence has a key twice.");
 		search->claim.token = parse_token(token);
 		search->has_token = true;
-		if ((type != JSON_TOKEN_STRING && type != JSON_TOKEN_NUMBER) ||
-			search->claim.token <= 0)
-			search->problem = "A token in leader_lease.fence is not a positive bigint.";
+		if (search->claim.token <= 0)
+			complain(search, "A token in leader_lease.fence is not a positive bigint.");
 	}
 	else
-		search->problem = "A claim in leader_lease.fence has a key other than role, holder and token.";
+		complain(search, "A claim in leader_lease.fence has a key other than role, holder and token.");
 	LEASE_JSON_RETURN;
 }
 

@@ -320,6 +320,16 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 		lease_clock_read(&now);
 		term = lease_term_judge(&table.row, holder, token,
 								lease_origin(relid), &now);
+
+		/*
+		 * A statement of our own may be ending the term right now, by hand:
+		 * it has the lock, and its row is not to be seen yet.
+		 */
+		if (term == TERM_CURRENT &&
+			lease_lock_held(relid, number, ExclusiveLock) &&
+			!FullTransactionIdEquals(table.row.granted_xid,
+									 GetTopFullTransactionIdIfAny()))
+			term = TERM_ENDED;
 		if (term != TERM_CURRENT)
 		{
 			lease_unlock(relid, number, ShareLock);
@@ -330,6 +340,34 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 		verdict = seen(*result);
 		break;
 	}
+	lease_table_close(&table);
+	return verdict;
+}
+
+/*
+ * Why a write has no fence, where nothing that it shows could take one: its
+ * transaction has ended the term itself, or the token it carries (if shown)
+ * is not the current one; or it shows nothing that counts.  Takes no lock.
+ */
+FenceVerdict
+fence_explain(Oid relid, LeaseName role, bool shown, int64 token, Oid userid,
+			  FenceFailure *failure)
+{
+	FenceVerdict verdict = FENCE_REQUIRED;
+	LeaseTable	table;
+
+	failure->token = token;
+	for (Fence *fence = fences; fence != NULL; fence = fence->next)
+		if (fence->relid == relid && lease_name_equal(fence->role, role))
+			return stale(failure, TERM_ENDED, NULL);
+	if (!shown)
+		return FENCE_REQUIRED;
+
+	lease_table_open(&table, relid);
+	if (OidIsValid(userid) && lease_table_find(&table, role) &&
+		lease_access_allowed(table.row.owner, userid) &&
+		table.row.token != token)
+		verdict = stale(failure, TERM_OTHER_TOKEN, &table.row);
 	lease_table_close(&table);
 	return verdict;
 }

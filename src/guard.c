@@ -74,11 +74,13 @@ find_token_column(Relation rel, const char *name)
 {
 	int			att = SPI_fnumber(RelationGetDescr(rel), name);
 
+	/* what is generated is computed after us, and would take no stamp */
 	if (att <= 0 ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != INT8OID)
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != INT8OID ||
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->attgenerated != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
-				 errmsg("token column \"%s\" of \"%s\" is not a bigint column",
+				 errmsg("token column \"%s\" of \"%s\" is not an ordinary bigint column",
 						name, RelationGetRelationName(rel)),
 				 errhint("Call lease_protect again.")));
 	return att;
@@ -113,10 +115,13 @@ get_guard(FunctionCallInfo fcinfo)
 													value);
 		else if (strcmp(option, "proof=row") == 0)
 			guard->proof_row = true;
+		else if (strcmp(option, "proof=fence") == 0)
+			guard->proof_row = false;
 		else if (strcmp(option, "mode=log") == 0)
 			guard->log_only = true;
-		else if (strcmp(option, "proof=fence") != 0 &&
-				 strcmp(option, "mode=enforce") != 0)
+		else if (strcmp(option, "mode=enforce") == 0)
+			guard->log_only = false;
+		else
 			ereport(ERROR,
 					(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 					 errmsg("function \"lease_fence\" does not know the option \"%s\"",
@@ -129,17 +134,21 @@ get_guard(FunctionCallInfo fcinfo)
 }
 
 /*
- * Whose right counts when the guard itself takes the fence.  A foreign key's
- * cascade runs as the owner of the table it writes, for whoever caused it; so
- * where the user was changed locally it is the session's outer user.  In a
- * security-restricted operation it is nobody's: code of strangers runs there.
+ * Whose right counts when the guard itself takes the fence: the current
+ * user's, as with the functions.  A foreign key's cascade runs as the owner of
+ * the table it writes, for whoever caused it; there it is the session's outer
+ * user.  In a security-restricted operation it is nobody's: code of strangers
+ * runs there.
  */
 static Oid
 guard_user(void)
 {
 	if (InSecurityRestrictedOperation())
 		return InvalidOid;
-	return InLocalUserIdChange() ? GetOuterUserId() : GetUserId();
+	/* a SECURITY DEFINER function sets the first, a cascade both */
+	if (InLocalUserIdChange() && InNoForceRLSOperation())
+		return GetOuterUserId();
+	return GetUserId();
 }
 
 static CarriedToken
@@ -179,6 +188,7 @@ take_shown(Guard *guard, Oid relid, const CarriedToken *carried,
 	LeaseClaim	claim;
 	Oid			userid;
 
+	userid = guard_user();
 	switch (lease_claim_find(guard->role, &claim, &failure->detail))
 	{
 		case CLAIM_FOUND:
@@ -187,12 +197,12 @@ take_shown(Guard *guard, Oid relid, const CarriedToken *carried,
 			return FENCE_REQUIRED;
 		case CLAIM_NONE:
 			if (!guard->proof_row || !carried->shown)
-				return FENCE_REQUIRED;
+				return fence_explain(relid, guard->role, carried->shown,
+									 carried->value, userid, failure);
 			claim.holder = anybody;
 			claim.token = carried->value;
 	}
 
-	userid = guard_user();
 	if (!OidIsValid(userid))
 		return FENCE_DENIED;
 	return fence_take(relid, guard->role, claim.holder, claim.token, userid,

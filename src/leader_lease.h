@@ -146,6 +146,7 @@ typedef struct LeaseTable
 	Relation	rel;
 	bool		for_update;
 	bool		written;
+	ItemPointerData tid;		/* of the row last locked, or tried */
 	TupleTableSlot *slot;
 	LeaseRow	row;
 } LeaseTable;
@@ -166,10 +167,11 @@ extern void lease_table_close(LeaseTable *table);
 extern bool lease_table_find(LeaseTable *table, LeaseName role);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
-extern void lease_table_await_row(LeaseTable *table);
+extern bool lease_table_await_row(LeaseTable *table, int64 limit);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
 extern void lease_table_decode(Relation rel, TupleTableSlot *slot,
 							   LeaseRow *row);
+extern void lease_table_require_not_null(Relation rel, HeapTuple tuple);
 extern HeapTuple lease_table_encode(Relation rel, HeapTuple tuple,
 									const LeaseRow *row);
 
@@ -253,6 +255,7 @@ extern int64 lease_arg_token(FunctionCallInfo fcinfo, int argno);
 extern void lease_check_name(LeaseName name, const char *what);
 extern bool lease_access_allowed(LeaseName owner, Oid userid);
 extern void lease_access_require(const LeaseRow *row);
+extern bool lease_access_restores(Oid relid);
 extern void lease_access_require_grantable(Oid relid, LeaseName owner);
 extern LeaseName lease_access_default_owner(void);
 
@@ -283,6 +286,9 @@ typedef struct FenceFailure
 extern FenceVerdict fence_take(Oid relid, LeaseName role, LeaseName holder,
 							   int64 token, Oid userid, Fence **fence,
 							   FenceFailure *failure);
+extern FenceVerdict fence_explain(Oid relid, LeaseName role, bool shown,
+								  int64 token, Oid userid,
+								  FenceFailure *failure);
 extern Fence *fence_find(Oid relid, LeaseName role);
 extern FenceVerdict fence_use(Fence *fence, FenceFailure *failure);
 extern int64 fence_token(const Fence *fence);

@@ -12,16 +12,13 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "leader_lease.h"
 
@@ -31,8 +28,6 @@ PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_release);
 PG_FUNCTION_INFO_V1(lease_create);
 PG_FUNCTION_INFO_V1(lease_set_owner);
-
-#define TAKEOVER_PAUSE_US	INT64CONST(20000)
 
 /* what somebody asks for */
 typedef struct LeaseRequest
@@ -60,7 +55,7 @@ typedef enum LeaseStep
 {
 	STEP_DONE,					/* the outcome is set */
 	STEP_AGAIN,					/* something moved: look again, at once */
-	STEP_BUSY					/* somebody is at the row: pause first */
+	STEP_BUSY					/* somebody is at the row: wait for him first */
 } LeaseStep;
 
 static void
@@ -187,7 +182,7 @@ prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
 	switch (lease_table_lock_row(table))
 	{
 		case LEASE_ROW_BUSY:
-			lease_table_await_row(table);
+			(void) lease_table_await_row(table, -1);
 			return STEP_AGAIN;
 		case LEASE_ROW_CHANGED:
 			return STEP_AGAIN;
@@ -220,7 +215,8 @@ lost_to_holder(LeaseOutcome *outcome, const LeaseRow *row,
  * and no other takeover under way.  Looks again, and begins the new term if
  * the old one is still over.  It must not wait for anything here: the leader
  * may be at the row and want the lock in one transaction, and would be the
- * deadlock's victim.
+ * deadlock's victim.  Who waits for the row does so after he has given the
+ * lock back.
  */
 static LeaseStep
 begin_term(LeaseTable *table, const LeaseRequest *request, uint32 number,
@@ -283,8 +279,8 @@ begin_term(LeaseTable *table, const LeaseRequest *request, uint32 number,
  * another's uncommitted grant, at most limit microseconds; the lock stays only
  * with a new term.
  *
- * A transaction that itself holds a fence does not wait in the queue: two of
- * one holder would wait for each other.
+ * A transaction that itself holds a fence does not wait: two of one holder
+ * would wait for each other.
  */
 static LeaseStep
 take_over(LeaseTable *table, const LeaseRequest *request, int64 limit,
@@ -295,16 +291,8 @@ take_over(LeaseTable *table, const LeaseRequest *request, int64 limit,
 
 	lease_table_for_update(table);
 	if (lease_lock_held(request->relid, number, ShareLock))
-	{
-		if (!lease_lock(request->relid, number, ExclusiveLock, 0))
-		{
-			outcome->nblockers = lease_lock_pids(request->relid, number,
-												 ExclusiveLock,
-												 &outcome->blockers);
-			return STEP_BUSY;
-		}
-	}
-	else if (!lease_lock(request->relid, number, ExclusiveLock, limit))
+		limit = 0;
+	if (!lease_lock(request->relid, number, ExclusiveLock, limit))
 	{
 		outcome->nblockers = lease_lock_pids(request->relid, number,
 											 ExclusiveLock,
@@ -312,27 +300,10 @@ take_over(LeaseTable *table, const LeaseRequest *request, int64 limit,
 		return STEP_DONE;
 	}
 
-	outcome->nblockers = 0;
 	step = begin_term(table, request, number, outcome);
 	if (outcome->token == 0)
 		lease_unlock(request->relid, number, ExclusiveLock);
 	return step;
-}
-
-/*
- * Sleeps a moment before the next look at a row that somebody is at, with
- * jitter so that two do not meet for ever.
- */
-static void
-pause_for_row(void)
-{
-	double		jitter = 0.5 + pg_prng_double(&pg_global_prng_state);
-
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 (long) (TAKEOVER_PAUSE_US * jitter / 1000),
-					 PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -417,12 +388,9 @@ attempt(const LeaseRequest *request, LeaseOutcome *outcome)
 			lease_clock_read(&now);
 			limit = Max(give_up - now.boottime, 0);
 		}
-		if (step == STEP_BUSY)
-		{
-			if (limit == 0)
-				break;
-			pause_for_row();
-		}
+		if (step == STEP_BUSY &&
+			(limit == 0 || !lease_table_await_row(&table, limit)))
+			break;
 		CHECK_FOR_INTERRUPTS();
 	}
 	lease_table_close(&table);
@@ -587,7 +555,7 @@ end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
 	switch (lease_table_lock_row(table))
 	{
 		case LEASE_ROW_BUSY:
-			lease_table_await_row(table);
+			(void) lease_table_await_row(table, -1);
 			return STEP_AGAIN;
 		case LEASE_ROW_CHANGED:
 			return STEP_AGAIN;
@@ -648,19 +616,21 @@ lease_create(PG_FUNCTION_ARGS)
 	LeaseName	owner = lease_arg_name(fcinfo, 1, "owner");
 	int64		ttl = arg_ttl(fcinfo, 2);
 	Oid			relid;
+	LeaseGuarded created;
 	LeaseTable	table;
 
 	require_writable("lease_create()");
 	relid = lease_table_oid(fcinfo);
 	lease_access_require_grantable(relid, owner);
-	if (create_lease(relid, role, owner, ttl, -1) != GUARDED_DONE)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("lease \"%.*s\" already exists", NAME_ARGS(role))));
+	created = create_lease(relid, role, owner, ttl, -1);
 	lease_table_open(&table, relid);
 	if (!lease_table_find(&table, role))
 		refuse_unmade(role);
 	lease_table_close(&table);
+	if (created != GUARDED_DONE)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("lease \"%.*s\" already exists", NAME_ARGS(role))));
 	PG_RETURN_VOID();
 }
 
@@ -697,7 +667,7 @@ lease_set_owner(PG_FUNCTION_ARGS)
 		lease_table_require_unchanged(&table);
 		locked = lease_table_lock_row(&table);
 		if (locked == LEASE_ROW_BUSY)
-			lease_table_await_row(&table);
+			(void) lease_table_await_row(&table, -1);
 		if (locked == LEASE_ROW_LOCKED)
 			break;
 	}

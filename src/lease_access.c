@@ -112,20 +112,29 @@ lease_access_require(const LeaseRow *row)
 }
 
 /*
+ * May the current user restore leases as a dump has them?  Whoever may pass on
+ * the right to insert into the lease table may, which is whoever installed the
+ * extension.
+ */
+bool
+lease_access_restores(Oid relid)
+{
+	return superuser() ||
+		pg_class_aclcheck(relid, GetUserId(),
+						  ACL_GRANT_OPTION_FOR(ACL_INSERT)) == ACLCHECK_OK;
+}
+
+/*
  * May the current user make somebody the owner of a lease?  Who could SET
- * ROLE to it may, as with the owner of any object; and who may pass on the
- * right to insert into the lease table, which is whoever installed the
- * extension: a restore of his names owners that he is no member of, or that
- * are missing.
+ * ROLE to it may, as with the owner of any object; and who restores, since a
+ * dump names owners that he is no member of, or that are missing.
  */
 void
 lease_access_require_grantable(Oid relid, LeaseName owner)
 {
 	Oid			roleid = role_oid(owner);
 
-	if (superuser() ||
-		pg_class_aclcheck(relid, GetUserId(),
-						  ACL_GRANT_OPTION_FOR(ACL_INSERT)) == ACLCHECK_OK)
+	if (lease_access_restores(relid))
 		return;
 	if (!OidIsValid(roleid))
 		ereport(ERROR,

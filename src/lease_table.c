@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/table.h"
 #include "access/tableam.h"
@@ -213,18 +214,24 @@ get_int64(TupleTableSlot *slot, LeaseColumn col, int64 absent)
 	return isnull ? absent : DatumGetInt64(value);
 }
 
+#define LEASE_DAYS_MAX	INT64CONST(365243)
+
 static int64
 get_interval(TupleTableSlot *slot, LeaseColumn col)
 {
 	bool		isnull;
 	Datum		value = get(slot, col, &isnull);
 	Interval   *interval;
+	int64		days;
 
 	if (isnull)
 		return 0;
 	interval = DatumGetIntervalP(value);
-	return interval->time +
-		((int64) interval->month * 30 + interval->day) * USECS_PER_DAY;
+	days = (int64) interval->month * 30 + interval->day;
+	/* no ttl is a thousand years; what is given by hand must not overflow */
+	days = Min(Max(days, -LEASE_DAYS_MAX), LEASE_DAYS_MAX);
+	return Min(Max(interval->time, -LEASE_DAYS_MAX * USECS_PER_DAY),
+			   LEASE_DAYS_MAX * USECS_PER_DAY) + days * USECS_PER_DAY;
 }
 
 /*
@@ -313,6 +320,26 @@ encode(Relation rel, const LeaseRow *row,
 	put_name(values, isnull, replaces, COL_ENDED, row->ended);
 	PUT(COL_SESSION, Int64GetDatum(row->session), row->session == 0);
 #undef PUT
+}
+
+/*
+ * Refuses a NULL in a tuple written by hand, where decoding would read it as
+ * something else.
+ */
+void
+lease_table_require_not_null(Relation rel, HeapTuple tuple)
+{
+	static const LeaseColumn needed[] = {COL_ROLE, COL_TOKEN, COL_EXPIRES_AT};
+
+	(void) columns(rel);
+	for (int i = 0; i < lengthof(needed); i++)
+		if (heap_attisnull(tuple, known.column[needed[i]],
+						   RelationGetDescr(rel)))
+			ereport(ERROR,
+					(errcode(ERRCODE_NOT_NULL_VIOLATION),
+					 errmsg("null value in column \"%s\" of relation \"%s\" violates not-null constraint",
+							column_names[needed[i]],
+							RelationGetRelationName(rel))));
 }
 
 /*
@@ -420,6 +447,7 @@ lease_table_lock_row(LeaseTable *table)
 {
 	LeaseName	role = table->row.role;
 
+	table->tid = table->slot->tts_tid;
 	switch (lock_row(table, LockWaitSkip))
 	{
 		case TM_Ok:
@@ -450,20 +478,23 @@ await_row(void *arg)
 }
 
 /*
- * Waits until whoever is at the row has ended.  It takes the lock in a
- * subtransaction and rolls that back: who then finds that he lost has left no
- * row lock to hold up others while his transaction goes on.
+ * Waits, at most limit microseconds (negative: without limit), until whoever
+ * kept lease_table_lock_row from the row has ended.  In the lock manager, so
+ * that a deadlock is seen.  It takes the lock in a subtransaction and rolls
+ * that back: who then finds that he lost has left no row lock to hold up
+ * others while his transaction goes on.
  */
-void
-lease_table_await_row(LeaseTable *table)
+bool
+lease_table_await_row(LeaseTable *table, int64 limit)
 {
 	LeaseTable	waiting = *table;
-	ItemPointerData tid = table->slot->tts_tid;
+	LeaseGuarded result;
 
 	waiting.slot = table_slot_create(table->rel, NULL);
-	waiting.slot->tts_tid = tid;
-	(void) lease_guarded(await_row, &waiting, -1, true);
+	waiting.slot->tts_tid = table->tid;
+	result = lease_guarded(await_row, &waiting, limit, true);
 	ExecDropSingleTupleTableSlot(waiting.slot);
+	return result == GUARDED_DONE;
 }
 
 /*

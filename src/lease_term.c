@@ -90,7 +90,7 @@ lease_term_state(const LeaseRow *row, int64 origin, const LeaseMoment *now)
 		return row->ended.len == strlen("revoked") &&
 			memcmp(row->ended.data, "revoked", row->ended.len) == 0 ?
 			"revoked" : "released";
-	if (row->origin != 0 && row->origin != origin)
-		return "failed_over";
-	return lease_clock_remaining(row, now) > 0 ? "held" : "expired";
+	if (lease_clock_remaining(row, now) <= 0)
+		return "expired";
+	return row->origin == origin ? "held" : "failed_over";
 }

@@ -27,6 +27,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "parser/parse_func.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -235,7 +236,8 @@ check_token_column(Relation rel, const char *column)
 						RelationGetRelationName(rel))));
 	if (att < 0 ||
 		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != INT8OID ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->attgenerated != '\0')
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->attgenerated != '\0' ||
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->attidentity != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("token column \"%s\" must be an ordinary bigint column",
@@ -274,6 +276,8 @@ lease_protect(PG_FUNCTION_ARGS)
 	List	   *tables;
 	ListCell   *cell;
 
+	PreventCommandIfReadOnly("lease_protect()");
+	PreventCommandDuringRecovery("lease_protect()");
 	if (PG_ARGISNULL(0) || PG_ARGISNULL(6))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -366,6 +370,8 @@ lease_unprotect(PG_FUNCTION_ARGS)
 	ListCell   *cell;
 	int			dropped = 0;
 
+	PreventCommandIfReadOnly("lease_unprotect()");
+	PreventCommandDuringRecovery("lease_unprotect()");
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),

@@ -22,9 +22,11 @@
  */
 #include "postgres.h"
 
-#include "commands/trigger.h"
+#include "catalog/pg_type.h"
 #include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "executor/executor.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -83,20 +85,44 @@ run_until_by_hand(LeaseRow *row, const LeaseMoment *now)
 }
 
 /*
- * A number for a new row.  Numbers that rows were restored with, or given by
- * hand, may be ahead of the sequence; the unique index refuses those.
+ * A number for a new row.  Where rows were restored without the sequence, or
+ * with numbers given by hand, it catches up with them; should two do that at
+ * once, the unique index has the last word.
  */
 static uint32
 draw_number(Relation rel)
 {
+	Oid			relid = RelationGetRelid(rel);
 	Oid			sequence = get_relname_relid("leader_lease_number",
 											 RelationGetNamespace(rel));
+	bool		taken;
+	int64		number;
 
 	if (!OidIsValid(sequence))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("sequence \"leader_lease_number\" is missing")));
-	return (uint32) nextval_internal(sequence, false);
+	do
+	{
+		Oid			types[1] = {INT8OID};
+		Datum		values[1];
+
+		number = nextval_internal(sequence, false);
+		values[0] = Int64GetDatum(number);
+		SPI_connect();
+		lease_spi_as_owner(relid, "SELECT FROM %s.leader_lease WHERE number OPERATOR(pg_catalog.=) $1",
+						   1, types, values, NULL);
+		taken = SPI_processed > 0;
+		if (taken)
+		{
+			types[0] = REGCLASSOID;
+			values[0] = ObjectIdGetDatum(sequence);
+			lease_spi_as_owner(relid, "SELECT pg_catalog.setval($1, pg_catalog.max(number)) FROM %s.leader_lease",
+							   1, types, values, NULL);
+		}
+		SPI_finish();
+	} while (taken);
+	return (uint32) number;
 }
 
 /*
@@ -118,6 +144,7 @@ before_insert(Relation rel, HeapTuple tuple)
 	bool		dumped;
 	bool		exists;
 
+	lease_table_require_not_null(rel, tuple);
 	decode_tuple(rel, tuple, &row);
 	lease_check_name(row.role, "lease name");
 	if (row.holder.data != NULL)
@@ -142,7 +169,9 @@ before_insert(Relation rel, HeapTuple tuple)
 		return tuple;
 
 	/* no statement for a hand-made table names the number; a dump does */
-	dumped = row.number != 0;
+	dumped = row.number != 0 && lease_access_restores(relid);
+	if (row.usual_ttl != 0 && !dumped)
+		lease_ttl_check(row.usual_ttl);
 	if (row.owner.data == NULL)
 		row.owner = lease_access_default_owner();
 	else
@@ -205,12 +234,19 @@ take_over_by_hand(Oid relid, const LeaseRow *old, LeaseRow *new,
 			return false;
 		initStringInfo(&list);
 		for (int i = 0; i < holders; i++)
-			appendStringInfo(&list, i == 0 ? "%d" : ", %d", pids[i]);
+		{
+			if (i > 0)
+				appendStringInfoString(&list, ", ");
+			if (pids[i] != 0)
+				appendStringInfo(&list, "process %d", pids[i]);
+			else
+				appendStringInfoString(&list, "a prepared transaction");
+		}
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("fences hold back the takeover of lease \"%.*s\"",
 						NAME_ARGS(old->role)),
-				 errdetail("Processes that hold one: %s.", list.data),
+				 errdetail("Held by %s.", list.data),
 				 errhint("Retry when their transactions have ended.")));
 	}
 
@@ -246,6 +282,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	LeaseMoment now;
 	bool		over;
 
+	lease_table_require_not_null(rel, new_tuple);
 	decode_tuple(rel, old_tuple, &old);
 	decode_tuple(rel, new_tuple, &given);
 	lease_access_require(&old);
@@ -266,6 +303,8 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 		refuse(&old, "owner is not the name of a role", NULL);
 	if (new.owner.data != NULL && !lease_name_equal(new.owner, old.owner))
 		lease_access_require_grantable(relid, new.owner);
+	if (new.usual_ttl != old.usual_ttl && new.usual_ttl != 0)
+		lease_ttl_check(new.usual_ttl);
 	if (new.token < old.token)
 		refuse(&old, "a fencing token never falls", NULL);
 	if (new.token == old.token &&
@@ -285,15 +324,16 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 			return NULL;
 		fence_end_term(relid, old.number);
 	}
-	else if (new.expires_at != old.expires_at && !over)
+	else if (new.expires_at > now.wall)
 	{
-		if (new.expires_at > now.wall)
+		if (new.expires_at != old.expires_at)
 			run_until_by_hand(&new, &now);
-		else
-		{
-			lease_term_end(&new, "released", &now);
-			fence_end_term(relid, old.number);
-		}
+	}
+	else if (lease_term_live(&old, &now))
+	{
+		/* also a term of another origin, which keeps others out */
+		lease_term_end(&new, "released", &now);
+		fence_end_term(relid, old.number);
 	}
 	lease_xact_changed();
 	return lease_table_encode(rel, new_tuple, &new);

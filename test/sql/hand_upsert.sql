@@ -95,3 +95,25 @@ SELECT lease_acquire('moved', 'n');
 -- the table's guard is for the table
 SELECT lease_table_guard();
 REVOKE ALL ON leader_lease FROM hand_app;
+
+-- rows with numbers of their own, ahead of the sequence, are no obstacle
+INSERT INTO leader_lease (role, holder_id, fencing_token, expires_at, number)
+    SELECT 'ahead' || i, 'h', 1, now(), last_value + i FROM leader_lease_number, generate_series(1, 5) i;
+SELECT lease_acquire('behind1', 'h'), lease_acquire('behind2', 'h');
+
+-- a NULL is a NULL, and a usual_ttl a ttl
+INSERT INTO leader_lease (role, fencing_token) VALUES ('null', NULL);
+INSERT INTO leader_lease (role, expires_at) VALUES ('null', NULL);
+INSERT INTO leader_lease (holder_id) VALUES ('null');
+UPDATE leader_lease SET expires_at = NULL WHERE role = 'hand';
+INSERT INTO leader_lease (role, usual_ttl) VALUES ('usual', '-1 s');
+INSERT INTO leader_lease (role, usual_ttl) VALUES ('usual', '100000000 years');
+UPDATE leader_lease SET usual_ttl = '2 days' WHERE role = 'hand';
+
+-- numbers are the restorer's to give: others draw theirs
+GRANT SELECT, INSERT ON leader_lease TO hand_app;
+SET ROLE hand_app;
+INSERT INTO leader_lease (role, number) VALUES ('mine', 4000000000);
+SELECT number < 4000000000 AS drawn FROM leader_lease WHERE role = 'mine';
+RESET ROLE;
+REVOKE ALL ON leader_lease FROM hand_app;
