@@ -478,6 +478,7 @@ take_by_arguments(FunctionCallInfo fcinfo, const char *command,
 	Fence	   *fence;
 
 	PreventCommandDuringRecovery(command);
+	PreventCommandIfParallelMode(command);
 	return fence_take(lease_table_oid(fcinfo), role, holder, token,
 					  GetUserId(), &fence, failure);
 }

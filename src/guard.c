@@ -33,6 +33,9 @@
 
 PG_FUNCTION_INFO_V1(lease_fence);
 
+/* nobody's token: the value of a column that knows no NULL, for none */
+#define NO_TOKEN	INT64CONST(0)
+
 /* a trigger's arguments, read once a statement */
 typedef struct Guard
 {
@@ -48,7 +51,7 @@ typedef struct Guard
 /* the token that the row about to be written brings along */
 typedef struct CarriedToken
 {
-	bool		shown;			/* not NULL, and assigned by the statement */
+	bool		shown;			/* there is one, assigned by the statement */
 	int64		value;
 } CarriedToken;
 
@@ -172,7 +175,7 @@ carried_token(TriggerData *trigdata, const Guard *guard)
 	}
 	carried.value = DatumGetInt64(heap_getattr(tuple, guard->token_column,
 											   desc, &isnull));
-	carried.shown = !isnull;
+	carried.shown = !isnull && carried.value != NO_TOKEN;
 	return carried;
 }
 
@@ -237,7 +240,7 @@ require_fence(Guard *guard, FunctionCallInfo fcinfo,
 }
 
 /*
- * The tuple with the current token in its token column.  A value given that
+ * The tuple with the current token in its token column.  A token given that
  * is neither the row's old one nor the current one is refused: somebody means
  * another term.
  */
@@ -258,6 +261,7 @@ stamp(TriggerData *trigdata, const Guard *guard, HeapTuple tuple,
 	given = DatumGetInt64(heap_getattr(tuple, att, desc, &isnull));
 	if (!isnull && given == token)
 		return tuple;
+	isnull = isnull || given == NO_TOKEN;
 	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
 		old = DatumGetInt64(heap_getattr(trigdata->tg_trigtuple, att, desc,
 										 &old_isnull));

@@ -149,7 +149,8 @@ lease_access_require_grantable(Oid relid, LeaseName owner)
 
 /*
  * The owner of a lease that the current user makes without naming one:
- * leader_lease.default_owner where he is a member of it, else himself.
+ * leader_lease.default_owner where he is a member of it, with its privileges,
+ * else himself.
  */
 LeaseName
 lease_access_default_owner(void)
@@ -157,7 +158,8 @@ lease_access_default_owner(void)
 	LeaseName	owner = {lease_default_owner, strlen(lease_default_owner)};
 	Oid			roleid = owner.len > 0 ? role_oid(owner) : InvalidOid;
 
-	if (!OidIsValid(roleid) || !LEASE_MAY_BECOME(GetUserId(), roleid))
+	if (!OidIsValid(roleid) || !LEASE_MAY_BECOME(GetUserId(), roleid) ||
+		!has_privs_of_role(GetUserId(), roleid))
 	{
 		owner.data = GetUserNameFromId(GetUserId(), false);
 		owner.len = strlen(owner.data);

@@ -86,7 +86,6 @@ find_postgres()
 	fi
 	PG_CONFIG=$("$PG_CONFIG" --bindir)/pg_config	# Debian's /usr/bin/pg_config is a script that chooses one
 	export PG_CONFIG
-	echo "using $("$PG_CONFIG" --version)" >&2
 }
 
 # install_postgres: the newest that Debian has here, or the headers for the server that is installed, without letting
@@ -220,6 +219,7 @@ copy_server()
 # PG_CONFIG to that copy's and PGBIN to its programs.  COPT adds compiler options.
 build_extension()
 {
+	echo "building for $("$PG_CONFIG" --version)" >&2
 	copy_server "$WORK/server"
 	PGBIN=$("$PG_CONFIG" --bindir)
 	mkdir "$WORK/src"

@@ -16,6 +16,7 @@ INSERT INTO job VALUES (1, 'a');
 SELECT lease_acquire('gf other', 'a', '1 hour');
 BEGIN;
 SELECT lease_check_fence('gf', 'a', 2), lease_check_fence('gf', 'b', 1), lease_require_fence('gf other', 'a', 1);
+SELECT role, mode FROM lease_locks WHERE role LIKE 'gf%';
 INSERT INTO job VALUES (1, 'a');
 ROLLBACK;
 

@@ -16,6 +16,11 @@ TRUNCATE job;
 -- each reason
 SET leader_lease.fence = '{"role": "glog", "holder": "a", "token": 9}';
 INSERT INTO job SELECT generate_series(1, 1000);
+-- whose fence is not held, and holds nothing up
+BEGIN;
+DELETE FROM job WHERE id > 900;
+SELECT count(*) FROM lease_locks WHERE role = 'glog';
+COMMIT;
 SET leader_lease.fence = '{"role": "glog"}';
 DELETE FROM job;
 RESET leader_lease.fence;

@@ -26,6 +26,7 @@ END $$;
 
 -- names that sort before "~": whatever people use
 CREATE TRIGGER zzz BEFORE INSERT OR UPDATE OR DELETE ON job FOR EACH ROW EXECUTE FUNCTION meddle();
+SELECT role, events FROM lease_guards WHERE "table" = 'job'::regclass ORDER BY events;
 INSERT INTO job VALUES (1);
 BEGIN;
 SELECT lease_require_fence('gtrig', 'a', 1);

@@ -36,11 +36,13 @@ SET ROLE gright_other;
 CREATE TABLE gright.mine (id int, by_token bigint);
 SELECT lease_protect('gright.mine', 'gright', 'by_token', proof => 'row');
 INSERT INTO gright.mine VALUES (1, 1);
--- a function of the leader's lends its owner's right on the table, not that on the lease ..
+-- a SECURITY DEFINER function writes by its owner's right, on the table and on the lease; the claim has to be good
 SET leader_lease.fence = '{"role": "gright", "holder": "a", "token": 1}';
 SELECT gright.as_lead('INSERT INTO gright.job VALUES (2)');
 SELECT gright.as_lead('INSERT INTO gright.job VALUES (2, 1)');
--- .. unless it takes the fence itself
+SET leader_lease.fence = '{"role": "gright", "holder": "a", "token": 2}';
+SELECT gright.as_lead('INSERT INTO gright.job VALUES (2)');
+SET leader_lease.fence = '{"role": "gright", "holder": "a", "token": 1}';
 SELECT gright.as_lead('SELECT lease_require_fence(''gright'', ''a'', 1); INSERT INTO gright.job VALUES (2)');
 CREATE FUNCTION gright.as_other(command text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN EXECUTE command; END $$;
 
@@ -55,7 +57,7 @@ SET ROLE gright_noinherit;
 INSERT INTO gright.job VALUES (4);
 SET ROLE gright_lead;
 INSERT INTO gright.job VALUES (4);
--- called by the leader, a stranger's function writes by the leader's claim: it could read it all the same
+-- and a stranger's by the stranger's, though the leader calls it
 SELECT gright.as_other('INSERT INTO gright.job VALUES (5)');
 
 -- a fence belongs to the transaction, whoever writes in it

@@ -103,6 +103,21 @@ END $$;
 INSERT INTO job SELECT fence_and_fail(i) FROM generate_series(10, 13) i;
 INSERT INTO job SELECT fence_in_part(i) FROM generate_series(20, 22) i;
 SELECT array_agg(id ORDER BY id) FROM job;
+-- or that ends while the statement goes on
+CREATE FUNCTION release_at(i int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    IF i = 32 THEN
+        PERFORM lease_release('gsave', 'a', 1);
+    END IF;
+    RETURN i;
+END $$;
+BEGIN;
+SELECT lease_require_fence('gsave', 'a', 1);
+SAVEPOINT s;
+INSERT INTO job SELECT release_at(i) FROM generate_series(30, 34) i;
+ROLLBACK TO s;
+INSERT INTO job SELECT release_at(i) FROM generate_series(30, 31) i;
+COMMIT;
 
 -- the term's end, by this transaction itself, ends the fence ..
 BEGIN;
@@ -158,7 +173,7 @@ INSERT INTO job VALUES (60);
 ROLLBACK;
 
 DROP VIEW fences;
-DROP FUNCTION fence_and_fail, fence_in_part;
+DROP FUNCTION fence_and_fail, fence_in_part, release_at;
 DROP TABLE job;
 RESET ROLE;
 REVOKE SELECT, UPDATE ON leader_lease FROM gsave_app;

@@ -69,6 +69,9 @@ INSERT INTO job VALUES (4, 2);
 INSERT INTO job VALUES (4, 1);
 SET leader_lease.fence = '{"role": "gset", "holder": "a", "token": 2}';
 INSERT INTO job VALUES (5, 1);
+-- so does a bad one: half a claim is none
+SET leader_lease.fence = '{"role": "gset"}';
+INSERT INTO job VALUES (5, 1);
 RESET leader_lease.fence;
 SELECT * FROM job ORDER BY id;
 

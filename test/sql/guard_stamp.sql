@@ -34,8 +34,8 @@ UPDATE job SET by_token = NULL WHERE id = 1 RETURNING *;
 UPDATE job SET by_token = 1 WHERE id = 1 RETURNING *;
 COMMIT;
 
--- without a fence a token in the row is none: neither the current one,
--- nor the row's own left in place or written back, nor another
+-- without a fence a token in the row is none: neither the current one, nor the row's own left in place or written
+-- back; another one is told as such
 INSERT INTO job VALUES (6, 'no fence', 1);
 UPDATE job SET note = 'no fence';
 UPDATE job SET by_token = by_token;

@@ -89,7 +89,7 @@ SELECT job_fun();
 COMMIT;
 SELECT DISTINCT note FROM job;
 
--- a wrong token in any of them, under the fence
+-- a wrong token in any of them, without and under the fence
 COPY job FROM stdin;
 99	copied	2
 \.

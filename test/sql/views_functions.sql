@@ -19,6 +19,9 @@ SELECT pg_temp.term('holder_id', 'a', 'expires_at', 'infinity', 'ttl', '17800000
 SELECT pg_temp.term('holder_id', 'a', 'expires_at', '-infinity', 'ttl', '-178000000 years', 'renewed_at', 'infinity');
 SELECT pg_temp.term('holder_id', 'a', 'ended', 'revoked'), pg_temp.term('holder_id', 'a', 'ended', 'revoked or so'),
     pg_temp.term('ended', ''), pg_temp.term('holder_id', 'a', 'boot', '1', 'deadline', '9223372036854775807');
+-- nobody keeps others out in a lease without holder, or with a mark that it ended
+SELECT pg_temp.term('expires_at', '2100-01-01', 'ttl', '1 day', 'renewed_at', now()::text),
+    pg_temp.term('holder_id', 'a', 'ended', 'released', 'expires_at', '2100-01-01', 'ttl', '1 day', 'renewed_at', now()::text);
 -- a term that began in the time to come is not live, and none lives longer than its ttl
 SELECT pg_temp.term('holder_id', 'a', 'expires_at', '2100-01-01', 'ttl', '1 day', 'renewed_at', (now() + interval '1 hour')::text),
     pg_temp.term('holder_id', 'a', 'expires_at', '2100-01-01', 'ttl', '1 hour', 'renewed_at', '2001-01-01');

@@ -12,6 +12,7 @@ SELECT lease_require_fence('vlock a', 'a', 1);
 TABLE locks;
 SELECT lease_release('vlock b', 'a', 1), lease_acquire('vlock b', 'c', '1 hour');
 TABLE locks;
+SELECT role, open_fences, waiters FROM lease_status WHERE role LIKE 'vlock%' ORDER BY role;
 -- a renewal and a release hold none
 SELECT lease_renew('vlock a', 'a', 1), lease_release('vlock a', 'a', 1);
 TABLE locks;
