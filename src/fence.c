@@ -8,11 +8,7 @@
  * of the leader's transactions hold it at once, and no takeover, which needs
  * ExclusiveLock, commits until they have ended.  Nothing is written.
  *
- * What a transaction holds it remembers here, so that the next check and each
- * guarded row is a look into memory.  An entry lives as long as its lock: it
- * goes with its own subtransaction's abort or an ancestor's, and passes to the
- * parent at commit.  Rolling back to a later savepoint leaves it, else drivers
- * that set a savepoint around each statement would lose their fence.
+ * What a transaction holds is remembered in fence_memory.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,209 +16,11 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "leader_lease.h"
 
 PG_FUNCTION_INFO_V1(lease_check_fence);
 PG_FUNCTION_INFO_V1(lease_require_fence);
-
-struct Fence
-{
-	Oid			relid;
-	uint32		number;
-	LeaseName	role;
-	LeaseName	holder;
-	int64		token;
-	FullTransactionId xid;		/* granted the term .. */
-	CommandId	cid;			/* .. with this command */
-	Oid			userid;			/* who was allowed to take it */
-	SubTransactionId held_in;
-	SubTransactionId ended_in;	/* ended the term itself, if valid */
-	TransactionId seen_xmin;	/* a snapshot with this xmin saw it begin */
-	Fence	   *next;
-};
-
-/*
- * The fences of this transaction, newest first, in TopTransactionContext.
- * Pointers to them hold as long as the generation stays the same.
- */
-static Fence *fences = NULL;
-static uint64 generation = 1;
-
-static LeaseName
-copy_name(LeaseName name)
-{
-	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
-
-	return copy;
-}
-
-static Fence *
-remember(Oid relid, const LeaseRow *row, Oid userid)
-{
-	MemoryContext context = MemoryContextSwitchTo(TopTransactionContext);
-	Fence	   *fence = palloc0(sizeof(Fence));
-
-	fence->relid = relid;
-	fence->number = row->number;
-	fence->role = copy_name(row->role);
-	fence->holder = copy_name(row->holder);
-	fence->token = row->token;
-	fence->xid = row->granted_xid;
-	fence->cid = row->granted_cid;
-	fence->userid = userid;
-	fence->held_in = GetCurrentSubTransactionId();
-	fence->next = fences;
-	fences = fence;
-	generation++;
-	MemoryContextSwitchTo(context);
-	return fence;
-}
-
-/*
- * A transaction may take and lose fences in any number of subtransactions.
- */
-static void
-forget(Fence *fence)
-{
-	pfree(unconstify(char *, fence->role.data));
-	pfree(unconstify(char *, fence->holder.data));
-	pfree(fence);
-}
-
-/*
- * This transaction's fence of a lease, or NULL.  One whose term the
- * transaction has ended itself is none.
- */
-Fence *
-fence_find(Oid relid, LeaseName role)
-{
-	for (Fence *fence = fences; fence != NULL; fence = fence->next)
-		if (fence->ended_in == InvalidSubTransactionId &&
-			fence->relid == relid && lease_name_equal(fence->role, role))
-			return fence;
-	return NULL;
-}
-
-int64
-fence_token(const Fence *fence)
-{
-	return fence->token;
-}
-
-/*
- * Changes whenever a fence comes, goes or ends.
- */
-uint64
-fence_generation(void)
-{
-	return generation;
-}
-
-/*
- * The present subtransaction ends the lease's term, by function or by hand:
- * its fences count no longer, unless that is rolled back.
- */
-void
-fence_end_term(Oid relid, uint32 number)
-{
-	for (Fence *fence = fences; fence != NULL; fence = fence->next)
-		if (fence->relid == relid && fence->number == number &&
-			fence->ended_in == InvalidSubTransactionId)
-			fence->ended_in = GetCurrentSubTransactionId();
-	generation++;
-}
-
-static FullTransactionId
-widen(TransactionId xid, FullTransactionId next)
-{
-	uint32		epoch = EpochFromFullTransactionId(next);
-
-	/* a snapshot's xmin is never above the next transaction id */
-	if (xid > XidFromFullTransactionId(next))
-		epoch--;
-	return FullTransactionIdFromEpochAndXid(epoch, xid);
-}
-
-/*
- * Has the snapshot that the writes go by seen the fence's term begin?  If not,
- * the rows it shows may be from before the takeover.  Asked at every use: the
- * fence may have been taken in a function whose snapshot is newer than that of
- * the statement around it.
- *
- * READ COMMITTED goes by the active snapshot.  REPEATABLE READ and
- * SERIALIZABLE go by the transaction's, whatever is active: a cascade runs on
- * a newer one.  Transaction ids are compared in 64 bits: a lease may be older
- * than what 32 bits tell apart.
- */
-static FenceVerdict
-seen(Fence *fence)
-{
-	bool		xact_snapshot = IsolationUsesXactSnapshot();
-	Snapshot	snapshot;
-	FullTransactionId own;
-	FullTransactionId next;
-
-	if (xact_snapshot)
-		snapshot = GetTransactionSnapshot();
-	else if (ActiveSnapshotSet())
-		snapshot = GetActiveSnapshot();
-	else
-		return FENCE_NOT_SEEN;
-	if (snapshot->snapshot_type != SNAPSHOT_MVCC)
-		return FENCE_NOT_SEEN;
-
-	/* the same xmin later on lies even further above the grant */
-	if (TransactionIdIsValid(fence->seen_xmin) &&
-		fence->seen_xmin == snapshot->xmin)
-		return FENCE_HELD;
-
-	own = GetTopFullTransactionIdIfAny();
-	if (FullTransactionIdIsValid(own) &&
-		FullTransactionIdEquals(own, fence->xid))
-		return !xact_snapshot && fence->cid < snapshot->curcid ?
-			FENCE_HELD : FENCE_TOO_EARLY;
-
-	next = ReadNextFullTransactionId();
-	if (FullTransactionIdPrecedes(fence->xid, widen(snapshot->xmin, next)))
-	{
-		fence->seen_xmin = snapshot->xmin;
-		return FENCE_HELD;
-	}
-	if (!FullTransactionIdPrecedes(fence->xid, next) ||
-		XidInMVCCSnapshot(XidFromFullTransactionId(fence->xid), snapshot))
-		return FENCE_NOT_SEEN;
-	return FENCE_HELD;
-}
-
-/*
- * May a write rely on a fence that is held?
- */
-FenceVerdict
-fence_use(Fence *fence, FenceFailure *failure)
-{
-	failure->role = fence->role;
-	return seen(fence);
-}
-
-/*
- * The fence that this very user took before for the same claim.
- */
-static Fence *
-find_own(Oid relid, LeaseName role, LeaseName holder, int64 token, Oid userid)
-{
-	for (Fence *fence = fences; fence != NULL; fence = fence->next)
-		if (fence->token == token && fence->userid == userid &&
-			fence->ended_in == InvalidSubTransactionId &&
-			fence->relid == relid && lease_name_equal(fence->role, role) &&
-			(holder.data == NULL || lease_name_equal(fence->holder, holder)))
-			return fence;
-	return NULL;
-}
 
 static FenceVerdict
 stale(FenceFailure *failure, LeaseVerdict why, const LeaseRow *row)
@@ -254,9 +52,9 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 
 	failure->role = role;
 	failure->token = token;
-	*result = find_own(relid, role, holder, token, userid);
+	*result = fence_find_own(relid, role, holder, token, userid);
 	if (*result != NULL)
-		return seen(*result);
+		return fence_seen(*result);
 
 	lease_table_open(&table, relid);
 	for (;;)
@@ -336,8 +134,8 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 			verdict = stale(failure, term, &table.row);
 			break;
 		}
-		*result = remember(relid, &table.row, userid);
-		verdict = seen(*result);
+		*result = fence_remember(relid, &table.row, userid);
+		verdict = fence_seen(*result);
 		break;
 	}
 	lease_table_close(&table);
@@ -357,9 +155,8 @@ fence_explain(Oid relid, LeaseName role, bool shown, int64 token, Oid userid,
 	LeaseTable	table;
 
 	failure->token = token;
-	for (Fence *fence = fences; fence != NULL; fence = fence->next)
-		if (fence->relid == relid && lease_name_equal(fence->role, role))
-			return stale(failure, TERM_ENDED, NULL);
+	if (fence_was_ended(relid, role))
+		return stale(failure, TERM_ENDED, NULL);
 	if (!shown)
 		return FENCE_REQUIRED;
 
@@ -521,65 +318,4 @@ lease_require_fence(PG_FUNCTION_ARGS)
 	if (verdict != FENCE_HELD)
 		fence_report(ERROR, verdict, &failure, NULL);
 	PG_RETURN_INT64(PG_GETARG_INT64(2));
-}
-
-static void
-xact_callback(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			/* the memory goes with TopTransactionContext */
-			fences = NULL;
-			generation++;
-			break;
-		default:
-			break;
-	}
-}
-
-static void
-subxact_callback(SubXactEvent event, SubTransactionId subid,
-				 SubTransactionId parent, void *arg)
-{
-	Fence	  **link = &fences;
-
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	if (fences == NULL)
-		return;
-	generation++;
-	while (*link != NULL)
-	{
-		Fence	   *fence = *link;
-
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-		{
-			if (fence->held_in == subid)
-				fence->held_in = parent;
-			if (fence->ended_in == subid)
-				fence->ended_in = parent;
-		}
-		else
-		{
-			if (fence->held_in == subid)
-			{
-				*link = fence->next;
-				forget(fence);
-				continue;
-			}
-			if (fence->ended_in == subid)
-				fence->ended_in = InvalidSubTransactionId;
-		}
-		link = &fence->next;
-	}
-}
-
-void
-fence_init(void)
-{
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
 }

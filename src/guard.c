@@ -228,10 +228,10 @@ require_fence(Guard *guard, FunctionCallInfo fcinfo,
 		guard->fence = fence_find(relid, guard->role);
 		guard->generation = fence_generation();
 	}
-	if (guard->fence != NULL)
-		return fence_use(guard->fence, failure);
-
 	failure->role = guard->role;
+	if (guard->fence != NULL)
+		return fence_seen(guard->fence);
+
 	verdict = take_shown(guard, lease_table_oid(fcinfo), carried, failure);
 	if (verdict != FENCE_HELD)
 		guard->fence = NULL;

@@ -73,7 +73,7 @@ _PG_init(void)
 							   PGC_USERSET, 0, check_claim, NULL, NULL);
 	MarkGUCPrefixReserved("leader_lease");
 
-	lease_table_init();
+	lease_row_init();
 	fence_init();
 	lease_xact_init();
 }

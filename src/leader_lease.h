@@ -117,7 +117,7 @@ lease_name_equal(LeaseName a, LeaseName b)
 		memcmp(a.data, b.data, a.len) == 0;
 }
 
-/* the row (lease_table.c) ------------------------------------------------ */
+/* the row (lease_row.c, lease_table.c, lease_hint.c) ---------------------- */
 
 typedef struct LeaseRow
 {
@@ -159,8 +159,15 @@ typedef enum LeaseRowLock
 	LEASE_ROW_CHANGED			/* no longer the newest version: look again */
 } LeaseRowLock;
 
+extern void lease_row_init(void);
 extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
-extern void lease_table_init(void);
+extern void lease_row_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row);
+extern void lease_row_require_not_null(Relation rel, HeapTuple tuple);
+extern HeapTuple lease_row_encode(Relation rel, HeapTuple tuple,
+								  const LeaseRow *row);
+extern void lease_row_put(Relation rel, const LeaseRow *row,
+						  Datum *values, bool *isnull, bool *replaces);
+
 extern void lease_table_open(LeaseTable *table, Oid relid);
 extern void lease_table_for_update(LeaseTable *table);
 extern void lease_table_close(LeaseTable *table);
@@ -169,23 +176,11 @@ extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
-extern void lease_table_decode(Relation rel, TupleTableSlot *slot,
-							   LeaseRow *row);
-extern void lease_table_require_not_null(Relation rel, HeapTuple tuple);
-extern HeapTuple lease_table_encode(Relation rel, HeapTuple tuple,
-									const LeaseRow *row);
 
 extern void lease_hint_forget(LeaseName role);
 extern void lease_hint_remember(Oid relid, const LeaseRow *row);
 extern bool lease_hint_find(Oid relid, LeaseName role,
 							uint32 *number, LeaseName *owner);
-
-/* making a row, and the record of origins (lease_origin.c) --------------- */
-
-extern void lease_spi_as_owner(Oid relid, const char *command, int nargs,
-							   Oid *types, Datum *values, const char *nulls);
-extern int64 lease_origin(Oid relid);
-extern int64 lease_next_token(Oid relid, const LeaseRow *row);
 
 /* locks (lease_lock.c) --------------------------------------------------- */
 
@@ -203,6 +198,20 @@ extern void lease_unlock(Oid relid, uint32 number, LOCKMODE mode);
 extern bool lease_lock_held(Oid relid, uint32 number, LOCKMODE mode);
 extern int	lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode,
 							int **pids);
+
+/* making a row (lease_create.c) ------------------------------------------- */
+
+extern LeaseGuarded lease_create_row(Oid relid, LeaseName role,
+									 LeaseName owner, int64 ttl,
+									 int64 limit);
+extern void lease_refuse_unmade(LeaseName role);
+
+/* the record of origins (lease_origin.c) ---------------------------------- */
+
+extern void lease_spi_as_owner(Oid relid, const char *command, int nargs,
+							   Oid *types, Datum *values, const char *nulls);
+extern int64 lease_origin(Oid relid);
+extern int64 lease_next_token(Oid relid, const LeaseRow *row);
 
 /* clocks (lease_clock.c) ------------------------------------------------- */
 
@@ -252,6 +261,8 @@ extern const char *lease_term_state(const LeaseRow *row, int64 origin,
 extern LeaseName lease_arg_name(FunctionCallInfo fcinfo, int argno,
 								const char *what);
 extern int64 lease_arg_token(FunctionCallInfo fcinfo, int argno);
+extern int64 lease_arg_ttl(FunctionCallInfo fcinfo, int argno);
+extern void lease_require_writable(const char *command);
 extern void lease_check_name(LeaseName name, const char *what);
 extern bool lease_access_allowed(LeaseName owner, Oid userid);
 extern void lease_access_require(const LeaseRow *row);
@@ -289,14 +300,21 @@ extern FenceVerdict fence_take(Oid relid, LeaseName role, LeaseName holder,
 extern FenceVerdict fence_explain(Oid relid, LeaseName role, bool shown,
 								  int64 token, Oid userid,
 								  FenceFailure *failure);
+extern void fence_report(int elevel, FenceVerdict verdict,
+						 const FenceFailure *failure, Relation target);
+
+extern Fence *fence_remember(Oid relid, const LeaseRow *row, Oid userid);
 extern Fence *fence_find(Oid relid, LeaseName role);
-extern FenceVerdict fence_use(Fence *fence, FenceFailure *failure);
+extern Fence *fence_find_own(Oid relid, LeaseName role, LeaseName holder,
+							 int64 token, Oid userid);
+extern FenceVerdict fence_seen(Fence *fence);
+extern bool fence_was_ended(Oid relid, LeaseName role);
 extern int64 fence_token(const Fence *fence);
 extern uint64 fence_generation(void);
 extern void fence_end_term(Oid relid, uint32 number);
-extern void fence_report(int elevel, FenceVerdict verdict,
-						 const FenceFailure *failure, Relation target);
 extern void fence_init(void);
+
+/* what a changed lease asks of the commit (lease_xact.c) ------------------ */
 
 extern void lease_xact_changed(void);
 extern void lease_xact_init(void);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  The functions that begin, prolong and end terms, and that make leases.
+ *	  The functions that begin, prolong and end a holder's term.
  *
  * Everything that decides does so in one order: lock, then look, then read
  * the clock, then decide.  What was seen before a lock may be history; what
@@ -12,10 +12,8 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -26,8 +24,6 @@ PG_FUNCTION_INFO_V1(lease_acquire);
 PG_FUNCTION_INFO_V1(lease_attempt);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_release);
-PG_FUNCTION_INFO_V1(lease_create);
-PG_FUNCTION_INFO_V1(lease_set_owner);
 
 /* what somebody asks for */
 typedef struct LeaseRequest
@@ -58,32 +54,12 @@ typedef enum LeaseStep
 	STEP_BUSY					/* somebody is at the row: wait for him first */
 } LeaseStep;
 
-static void
-require_writable(const char *command)
-{
-	PreventCommandIfReadOnly(command);
-	PreventCommandDuringRecovery(command);
-	PreventCommandIfParallelMode(command);
-}
-
 static LeaseName
 keep_name(LeaseName name)
 {
 	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
 
 	return copy;
-}
-
-static int64
-arg_ttl(FunctionCallInfo fcinfo, int argno)
-{
-	int64		ttl;
-
-	if (PG_ARGISNULL(argno))
-		return 0;
-	ttl = lease_ttl_from_interval(PG_GETARG_INTERVAL_P(argno));
-	lease_ttl_check(ttl);
-	return ttl;
 }
 
 /*
@@ -103,62 +79,6 @@ choose_ttl(const LeaseRow *row, int64 asked, bool live)
 		ttl = lease_default_ttl * INT64CONST(1000);
 	lease_ttl_check(ttl);
 	return ttl;
-}
-
-/* making a row ----------------------------------------------------------- */
-
-typedef struct NewLease
-{
-	Oid			relid;
-	LeaseName	role;
-	LeaseName	owner;
-	int64		ttl;
-} NewLease;
-
-static void
-insert_lease(void *arg)
-{
-	NewLease   *lease = arg;
-	Oid			types[3] = {TEXTOID, TEXTOID, INTERVALOID};
-	Datum		values[3];
-	char		nulls[4] = "   ";
-
-	SPI_connect();
-	values[0] = PointerGetDatum(cstring_to_text_with_len(lease->role.data,
-														 lease->role.len));
-	values[1] = PointerGetDatum(cstring_to_text_with_len(lease->owner.data,
-														 lease->owner.len));
-	values[2] = IntervalPGetDatum(lease_interval(lease->ttl));
-	if (lease->ttl == 0)
-		nulls[2] = 'n';
-	lease_spi_as_owner(lease->relid,
-					   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3)",
-					   3, types, values, nulls);
-	SPI_finish();
-}
-
-static void
-refuse_unmade(LeaseName role)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
-			 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
-}
-
-/*
- * Makes the row of a lease that nobody holds.  It waits, at most limit
- * microseconds, for another's uncommitted row of that name; GUARDED_DUPLICATE
- * is that row, committed.  The trigger on the table fills in what is not said
- * here, as for an INSERT by hand.
- */
-static LeaseGuarded
-create_lease(Oid relid, LeaseName role, LeaseName owner, int64 ttl,
-			 int64 limit)
-{
-	NewLease	lease = {relid, role, owner, ttl};
-
-	return lease_guarded(insert_lease, &lease, limit, false);
 }
 
 /* prolonging ------------------------------------------------------------- */
@@ -326,12 +246,12 @@ attempt_once(LeaseTable *table, const LeaseRequest *request, int64 limit,
 					 errmsg("lease \"%.*s\" does not exist",
 							NAME_ARGS(request->role)),
 					 errhint("leader_lease.auto_create is off: make it with lease_create.")));
-		created = create_lease(request->relid, request->role,
+		created = lease_create_row(request->relid, request->role,
 							   lease_access_default_owner(), 0, limit);
 		if (created == GUARDED_TIMEOUT)
 			return STEP_DONE;
 		if (!lease_table_find(table, request->role))
-			refuse_unmade(request->role);
+			lease_refuse_unmade(request->role);
 		return STEP_AGAIN;
 	}
 	lease_access_require(&table->row);
@@ -402,8 +322,8 @@ request_from_arguments(FunctionCallInfo fcinfo, const char *command,
 {
 	request->role = lease_arg_name(fcinfo, 0, "lease name");
 	request->holder = lease_arg_name(fcinfo, 1, "holder");
-	request->ttl = arg_ttl(fcinfo, 2);
-	require_writable(command);
+	request->ttl = lease_arg_ttl(fcinfo, 2);
+	lease_require_writable(command);
 	request->relid = lease_table_oid(fcinfo);
 }
 
@@ -520,13 +440,13 @@ lease_renew(PG_FUNCTION_ARGS)
 	LeaseName	role = lease_arg_name(fcinfo, 0, "lease name");
 	LeaseName	holder = lease_arg_name(fcinfo, 1, "holder");
 	int64		token = lease_arg_token(fcinfo, 2);
-	int64		asked = arg_ttl(fcinfo, 3);
+	int64		asked = lease_arg_ttl(fcinfo, 3);
 	int64		ttl = 0;
 	Oid			relid;
 	LeaseTable	table;
 	bool		renewed = false;
 
-	require_writable("lease_renew()");
+	lease_require_writable("lease_renew()");
 	relid = lease_table_oid(fcinfo);
 	lease_table_open(&table, relid);
 	while (!renewed && find_current(&table, relid, role, holder, token))
@@ -588,7 +508,7 @@ lease_release(PG_FUNCTION_ARGS)
 	LeaseTable	table;
 	bool		released = false;
 
-	require_writable("lease_release()");
+	lease_require_writable("lease_release()");
 	relid = lease_table_oid(fcinfo);
 	lease_table_open(&table, relid);
 	while (!released && find_current(&table, relid, role, holder, token))
@@ -598,82 +518,4 @@ lease_release(PG_FUNCTION_ARGS)
 	}
 	lease_table_close(&table);
 	PG_RETURN_BOOL(released);
-}
-
-/* leases and their owners ------------------------------------------------ */
-
-/*
- * lease_create(role text, owner text DEFAULT current_user,
- *				ttl interval DEFAULT NULL) -> void
- *
- * Makes a lease that nobody holds yet, with its owner and usual ttl (NULL: the
- * setting's).  42710 when there is one of that name.
- */
-Datum
-lease_create(PG_FUNCTION_ARGS)
-{
-	LeaseName	role = lease_arg_name(fcinfo, 0, "lease name");
-	LeaseName	owner = lease_arg_name(fcinfo, 1, "owner");
-	int64		ttl = arg_ttl(fcinfo, 2);
-	Oid			relid;
-	LeaseGuarded created;
-	LeaseTable	table;
-
-	require_writable("lease_create()");
-	relid = lease_table_oid(fcinfo);
-	lease_access_require_grantable(relid, owner);
-	created = create_lease(relid, role, owner, ttl, -1);
-	lease_table_open(&table, relid);
-	if (!lease_table_find(&table, role))
-		refuse_unmade(role);
-	lease_table_close(&table);
-	if (created != GUARDED_DONE)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("lease \"%.*s\" already exists", NAME_ARGS(role))));
-	PG_RETURN_VOID();
-}
-
-/*
- * lease_set_owner(role text, owner text) -> void
- *
- * Gives a lease to another database role, as ALTER ... OWNER TO does: who is a
- * member of the present owner and could SET ROLE to the new one may.  42704
- * when there is no such lease.  Locks the row.
- */
-Datum
-lease_set_owner(PG_FUNCTION_ARGS)
-{
-	LeaseName	role = lease_arg_name(fcinfo, 0, "lease name");
-	LeaseName	owner = lease_arg_name(fcinfo, 1, "owner");
-	Oid			relid;
-	LeaseTable	table;
-
-	require_writable("lease_set_owner()");
-	relid = lease_table_oid(fcinfo);
-	lease_table_open(&table, relid);
-	for (;;)
-	{
-		LeaseRowLock locked;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!lease_table_find(&table, role))
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("lease \"%.*s\" does not exist", NAME_ARGS(role))));
-		lease_access_require(&table.row);
-		lease_access_require_grantable(relid, owner);
-		lease_table_for_update(&table);
-		lease_table_require_unchanged(&table);
-		locked = lease_table_lock_row(&table);
-		if (locked == LEASE_ROW_BUSY)
-			(void) lease_table_await_row(&table, -1);
-		if (locked == LEASE_ROW_LOCKED)
-			break;
-	}
-	table.row.owner = owner;
-	lease_table_update(&table, &table.row);
-	lease_hint_forget(role);
-	lease_table_close(&table);
-	PG_RETURN_VOID();
 }

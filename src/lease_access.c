@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 
@@ -70,6 +71,32 @@ lease_arg_token(FunctionCallInfo fcinfo, int argno)
 	if (PG_ARGISNULL(argno))
 		refuse_null("token");
 	return PG_GETARG_INT64(argno);
+}
+
+/*
+ * A ttl in microseconds, 0 for NULL: not said.
+ */
+int64
+lease_arg_ttl(FunctionCallInfo fcinfo, int argno)
+{
+	int64		ttl;
+
+	if (PG_ARGISNULL(argno))
+		return 0;
+	ttl = lease_ttl_from_interval(PG_GETARG_INTERVAL_P(argno));
+	lease_ttl_check(ttl);
+	return ttl;
+}
+
+/*
+ * Refuses to change a lease where nothing may be written.
+ */
+void
+lease_require_writable(const char *command)
+{
+	PreventCommandIfReadOnly(command);
+	PreventCommandDuringRecovery(command);
+	PreventCommandIfParallelMode(command);
 }
 
 /*

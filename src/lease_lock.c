@@ -147,6 +147,14 @@ lease_lock(Oid relid, uint32 number, LOCKMODE mode, int64 limit)
 	request.mode = mode;
 	if (acquire(&request.tag, mode, true) != LOCKACQUIRE_NOT_AVAIL)
 		return true;
+
+	/*
+	 * Who holds the stronger lock already is refused above for the sake of
+	 * those who wait for it; asked for without that condition he goes first,
+	 * and need not wait.
+	 */
+	if (mode == ShareLock && LEASE_LOCK_HELD(&request.tag, ExclusiveLock))
+		return acquire(&request.tag, mode, false) != LOCKACQUIRE_NOT_AVAIL;
 	if (limit == 0)
 		return false;
 	return lease_guarded(acquire_waiting, &request, limit, false) == GUARDED_DONE;

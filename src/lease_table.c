@@ -5,135 +5,24 @@
  *
  * Rows are written through the table access method, not through SPI, and not
  * with the Catalog* functions, which do not know a DBA's expression indexes.
- * Columns are found by name, so that a new library meets the table of an
- * older script without harm.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/xact.h"
-#include "common/hashfn.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/inval.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
-#include "utils/xid8.h"
 
 #include "leader_lease.h"
-
-typedef enum LeaseColumn
-{
-	COL_ROLE,
-	COL_HOLDER,
-	COL_TOKEN,
-	COL_EXPIRES_AT,
-	COL_NUMBER,
-	COL_OWNER,
-	COL_USUAL_TTL,
-	COL_TTL,
-	COL_ACQUIRED_AT,
-	COL_RENEWED_AT,
-	COL_DEADLINE,
-	COL_BOOT,
-	COL_ORIGIN,
-	COL_GRANTED_XID,
-	COL_GRANTED_CID,
-	COL_ENDED,
-	COL_SESSION,
-	COL_COUNT
-} LeaseColumn;
-
-static const char *const column_names[COL_COUNT] = {
-	"role", "holder_id", "fencing_token", "expires_at", "number", "owner",
-	"usual_ttl", "ttl", "acquired_at", "renewed_at", "deadline", "boot",
-	"origin", "granted_xid", "granted_cid", "ended", "session"
-};
-
-/*
- * What is known of the lease table.  A database has at most one, since an
- * extension can be created once in it.  Forgotten at any invalidation of that
- * table's relcache entry (relid is InvalidOid then).
- */
-static struct
-{
-	Oid			relid;
-	bool		have_columns;
-	AttrNumber	column[COL_COUNT];
-}			known;
-
-static void
-relcache_callback(Datum arg, Oid relid)
-{
-	if (relid == InvalidOid || relid == known.relid)
-	{
-		known.relid = InvalidOid;
-		known.have_columns = false;
-	}
-}
-
-void
-lease_table_init(void)
-{
-	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
-}
-
-/*
- * The lease table beside the function that is called: found in the function's
- * own schema, never by search_path.
- */
-Oid
-lease_table_oid(FunctionCallInfo fcinfo)
-{
-	if (!OidIsValid(known.relid))
-	{
-		Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
-		Oid			relid = get_relname_relid("leader_lease", schema);
-
-		if (!OidIsValid(relid))
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_TABLE),
-					 errmsg("table \"leader_lease\" is missing from the schema of extension leader_lease")));
-		known.relid = relid;
-	}
-	return known.relid;
-}
-
-/*
- * The columns' numbers.  Call with the table open: its lock keeps them.
- */
-static const AttrNumber *
-columns(Relation rel)
-{
-	if (!known.have_columns || known.relid != RelationGetRelid(rel))
-	{
-		TupleDesc	desc = RelationGetDescr(rel);
-
-		known.relid = RelationGetRelid(rel);
-		for (int i = 0; i < COL_COUNT; i++)
-		{
-			known.column[i] = InvalidAttrNumber;
-			for (int att = 0; att < desc->natts; att++)
-				if (!TupleDescAttr(desc, att)->attisdropped &&
-					strcmp(NameStr(TupleDescAttr(desc, att)->attname),
-						   column_names[i]) == 0)
-					known.column[i] = att + 1;
-		}
-		known.have_columns = true;
-	}
-	return known.column;
-}
 
 /*
  * Opens the lease table to look at it.  Nothing is found yet.
@@ -173,188 +62,6 @@ lease_table_close(LeaseTable *table)
 	table_close(table->rel, AccessShareLock);
 	if (table->for_update && !table->written)
 		UnlockRelationOid(relid, RowExclusiveLock);
-}
-
-static Datum
-get(TupleTableSlot *slot, LeaseColumn col, bool *isnull)
-{
-	AttrNumber	att = known.column[col];
-
-	if (att == InvalidAttrNumber)
-	{
-		*isnull = true;
-		return (Datum) 0;
-	}
-	return slot_getattr(slot, att, isnull);
-}
-
-static LeaseName
-get_name(TupleTableSlot *slot, LeaseColumn col)
-{
-	bool		isnull;
-	Datum		value = get(slot, col, &isnull);
-	LeaseName	name = {NULL, 0};
-
-	if (!isnull)
-	{
-		text	   *t = DatumGetTextPP(value);
-
-		name.data = VARDATA_ANY(t);
-		name.len = VARSIZE_ANY_EXHDR(t);
-	}
-	return name;
-}
-
-static int64
-get_int64(TupleTableSlot *slot, LeaseColumn col, int64 absent)
-{
-	bool		isnull;
-	Datum		value = get(slot, col, &isnull);
-
-	return isnull ? absent : DatumGetInt64(value);
-}
-
-#define LEASE_DAYS_MAX	INT64CONST(365243)
-
-static int64
-get_interval(TupleTableSlot *slot, LeaseColumn col)
-{
-	bool		isnull;
-	Datum		value = get(slot, col, &isnull);
-	Interval   *interval;
-	int64		days;
-
-	if (isnull)
-		return 0;
-	interval = DatumGetIntervalP(value);
-	days = (int64) interval->month * 30 + interval->day;
-	/* no ttl is a thousand years; what is given by hand must not overflow */
-	days = Min(Max(days, -LEASE_DAYS_MAX), LEASE_DAYS_MAX);
-	return Min(Max(interval->time, -LEASE_DAYS_MAX * USECS_PER_DAY),
-			   LEASE_DAYS_MAX * USECS_PER_DAY) + days * USECS_PER_DAY;
-}
-
-/*
- * Reads a row out of a slot; the names in it point into the slot.
- */
-void
-lease_table_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row)
-{
-	bool		isnull;
-	Datum		xid;
-
-	(void) columns(rel);
-	row->role = get_name(slot, COL_ROLE);
-	row->holder = get_name(slot, COL_HOLDER);
-	row->token = get_int64(slot, COL_TOKEN, 0);
-	row->expires_at = get_int64(slot, COL_EXPIRES_AT, DT_NOBEGIN);
-	row->number = (uint32) get_int64(slot, COL_NUMBER, 0);
-	row->owner = get_name(slot, COL_OWNER);
-	row->usual_ttl = get_interval(slot, COL_USUAL_TTL);
-	row->ttl = get_interval(slot, COL_TTL);
-	row->acquired_at = get_int64(slot, COL_ACQUIRED_AT, DT_NOBEGIN);
-	row->renewed_at = get_int64(slot, COL_RENEWED_AT, DT_NOBEGIN);
-	row->deadline = get_int64(slot, COL_DEADLINE, 0);
-	row->boot = get_int64(slot, COL_BOOT, 0);
-	row->origin = get_int64(slot, COL_ORIGIN, 0);
-	xid = get(slot, COL_GRANTED_XID, &isnull);
-	row->granted_xid = isnull ? InvalidFullTransactionId :
-		DatumGetFullTransactionId(xid);
-	row->granted_cid = (CommandId) get_int64(slot, COL_GRANTED_CID, 0);
-	row->ended = get_name(slot, COL_ENDED);
-	row->session = get_int64(slot, COL_SESSION, 0);
-}
-
-static void
-put(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
-	Datum value, bool null)
-{
-	AttrNumber	att = known.column[col];
-
-	if (att == InvalidAttrNumber)
-		return;
-	values[att - 1] = value;
-	isnull[att - 1] = null;
-	if (replaces != NULL)
-		replaces[att - 1] = true;
-}
-
-static void
-put_name(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
-		 LeaseName name)
-{
-	put(values, isnull, replaces, col,
-		name.data == NULL ? (Datum) 0 :
-		PointerGetDatum(cstring_to_text_with_len(name.data, name.len)),
-		name.data == NULL);
-}
-
-/*
- * Writes a row into arrays of a tuple's values; role stays as it is.
- */
-static void
-encode(Relation rel, const LeaseRow *row,
-	   Datum *values, bool *isnull, bool *replaces)
-{
-#define PUT(col, value, null) put(values, isnull, replaces, col, value, null)
-	(void) columns(rel);
-	put_name(values, isnull, replaces, COL_HOLDER, row->holder);
-	PUT(COL_TOKEN, Int64GetDatum(row->token), false);
-	PUT(COL_EXPIRES_AT, TimestampTzGetDatum(row->expires_at), false);
-	PUT(COL_NUMBER, Int64GetDatum((int64) row->number), false);
-	put_name(values, isnull, replaces, COL_OWNER, row->owner);
-	PUT(COL_USUAL_TTL, IntervalPGetDatum(lease_interval(row->usual_ttl)),
-		row->usual_ttl == 0);
-	PUT(COL_TTL, IntervalPGetDatum(lease_interval(row->ttl)), row->ttl == 0);
-	PUT(COL_ACQUIRED_AT, TimestampTzGetDatum(row->acquired_at),
-		row->acquired_at == DT_NOBEGIN);
-	PUT(COL_RENEWED_AT, TimestampTzGetDatum(row->renewed_at),
-		row->renewed_at == DT_NOBEGIN);
-	PUT(COL_DEADLINE, Int64GetDatum(row->deadline), row->deadline == 0);
-	PUT(COL_BOOT, Int64GetDatum(row->boot), row->deadline == 0);
-	PUT(COL_ORIGIN, Int64GetDatum(row->origin), false);
-	PUT(COL_GRANTED_XID, FullTransactionIdGetDatum(row->granted_xid),
-		!FullTransactionIdIsValid(row->granted_xid));
-	PUT(COL_GRANTED_CID, Int64GetDatum((int64) row->granted_cid),
-		!FullTransactionIdIsValid(row->granted_xid));
-	put_name(values, isnull, replaces, COL_ENDED, row->ended);
-	PUT(COL_SESSION, Int64GetDatum(row->session), row->session == 0);
-#undef PUT
-}
-
-/*
- * Refuses a NULL in a tuple written by hand, where decoding would read it as
- * something else.
- */
-void
-lease_table_require_not_null(Relation rel, HeapTuple tuple)
-{
-	static const LeaseColumn needed[] = {COL_ROLE, COL_TOKEN, COL_EXPIRES_AT};
-
-	(void) columns(rel);
-	for (int i = 0; i < lengthof(needed); i++)
-		if (heap_attisnull(tuple, known.column[needed[i]],
-						   RelationGetDescr(rel)))
-			ereport(ERROR,
-					(errcode(ERRCODE_NOT_NULL_VIOLATION),
-					 errmsg("null value in column \"%s\" of relation \"%s\" violates not-null constraint",
-							column_names[needed[i]],
-							RelationGetRelationName(rel))));
-}
-
-/*
- * A copy of a trigger's tuple with the row's values in it.
- */
-HeapTuple
-lease_table_encode(Relation rel, HeapTuple tuple, const LeaseRow *row)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	Datum	   *values = palloc0(sizeof(Datum) * desc->natts);
-	bool	   *isnull = palloc0(sizeof(bool) * desc->natts);
-	bool	   *replaces = palloc0(sizeof(bool) * desc->natts);
-
-	encode(rel, row, values, isnull, replaces);
-	return heap_modify_tuple(tuple, desc, values, isnull, replaces);
 }
 
 /*
@@ -404,7 +111,7 @@ lease_table_find(LeaseTable *table, LeaseName role)
 	UnregisterSnapshot(snapshot);
 
 	if (found)
-		lease_table_decode(table->rel, table->slot, &table->row);
+		lease_row_decode(table->rel, table->slot, &table->row);
 	return found;
 }
 
@@ -451,7 +158,7 @@ lease_table_lock_row(LeaseTable *table)
 	switch (lock_row(table, LockWaitSkip))
 	{
 		case TM_Ok:
-			lease_table_decode(table->rel, table->slot, &table->row);
+			lease_row_decode(table->rel, table->slot, &table->row);
 			return LEASE_ROW_LOCKED;
 		case TM_WouldBlock:
 			return LEASE_ROW_BUSY;
@@ -533,7 +240,7 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 		   sizeof(Datum) * desc->natts);
 	memcpy(slot->tts_isnull, table->slot->tts_isnull,
 		   sizeof(bool) * desc->natts);
-	encode(rel, row, slot->tts_values, slot->tts_isnull, NULL);
+	lease_row_put(rel, row, slot->tts_values, slot->tts_isnull, NULL);
 	ExecStoreVirtualTuple(slot);
 	slot->tts_tableOid = RelationGetRelid(rel);
 
@@ -564,63 +271,4 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	table->written = true;
 	lease_xact_changed();
 	CommandCounterIncrement();
-}
-
-/*
- * What this backend remembers of leases it met: name -> number and owner, so
- * that a fence can be locked before its row is read.  A small direct-mapped
- * table; it may be wrong (a creation rolled back, an owner changed): whoever
- * uses it compares with the row after locking, forgets, and repeats.
- */
-#define HINTS 64
-
-static struct
-{
-	Oid			relid;
-	uint32		number;
-	LeaseName	role;
-	LeaseName	owner;
-	char		names[LEASE_NAME_MAX + NAMEDATALEN];
-}			hints[HINTS];
-
-static int
-hint_slot(LeaseName role)
-{
-	return hash_bytes((const unsigned char *) role.data, role.len) % HINTS;
-}
-
-void
-lease_hint_remember(Oid relid, const LeaseRow *row)
-{
-	int			i = hint_slot(row->role);
-
-	if (row->role.len > LEASE_NAME_MAX || row->owner.len >= NAMEDATALEN)
-		elog(ERROR, "name or owner of lease \"%.*s\" is too long",
-			 NAME_ARGS(row->role));
-	memcpy(hints[i].names, row->role.data, row->role.len);
-	memcpy(hints[i].names + row->role.len, row->owner.data, row->owner.len);
-	hints[i].role.data = hints[i].names;
-	hints[i].role.len = row->role.len;
-	hints[i].owner.data = hints[i].names + row->role.len;
-	hints[i].owner.len = row->owner.len;
-	hints[i].number = row->number;
-	hints[i].relid = relid;
-}
-
-void
-lease_hint_forget(LeaseName role)
-{
-	hints[hint_slot(role)].relid = InvalidOid;
-}
-
-bool
-lease_hint_find(Oid relid, LeaseName role, uint32 *number, LeaseName *owner)
-{
-	int			i = hint_slot(role);
-
-	if (hints[i].relid != relid || !lease_name_equal(hints[i].role, role))
-		return false;
-	*number = hints[i].number;
-	*owner = hints[i].owner;
-	return true;
 }

@@ -63,7 +63,7 @@ lease_term(PG_FUNCTION_ARGS)
 	tuple.t_data = header;
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(&tuple, slot, false);
-	lease_table_decode(rel, slot, &row);
+	lease_row_decode(rel, slot, &row);
 
 	lease_clock_read(&now);
 	origin = lease_origin(relid);

@@ -45,7 +45,7 @@ decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
 
 	/* the names point into the tuple, which outlives the slot */
 	ExecStoreHeapTuple(tuple, slot, false);
-	lease_table_decode(rel, slot, row);
+	lease_row_decode(rel, slot, row);
 	ExecDropSingleTupleTableSlot(slot);
 }
 
@@ -144,7 +144,7 @@ before_insert(Relation rel, HeapTuple tuple)
 	bool		dumped;
 	bool		exists;
 
-	lease_table_require_not_null(rel, tuple);
+	lease_row_require_not_null(rel, tuple);
 	decode_tuple(rel, tuple, &row);
 	lease_check_name(row.role, "lease name");
 	if (row.holder.data != NULL)
@@ -162,7 +162,7 @@ before_insert(Relation rel, HeapTuple tuple)
 		row.number = table.row.number;
 		row.origin = table.row.origin;
 		row.owner = table.row.owner;
-		tuple = lease_table_encode(rel, tuple, &row);
+		tuple = lease_row_encode(rel, tuple, &row);
 	}
 	lease_table_close(&table);
 	if (exists)
@@ -207,7 +207,7 @@ before_insert(Relation rel, HeapTuple tuple)
 		}
 	}
 	lease_xact_changed();
-	return lease_table_encode(rel, tuple, &row);
+	return lease_row_encode(rel, tuple, &row);
 }
 
 /*
@@ -282,7 +282,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	LeaseMoment now;
 	bool		over;
 
-	lease_table_require_not_null(rel, new_tuple);
+	lease_row_require_not_null(rel, new_tuple);
 	decode_tuple(rel, old_tuple, &old);
 	decode_tuple(rel, new_tuple, &given);
 	lease_access_require(&old);
@@ -336,7 +336,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 		fence_end_term(relid, old.number);
 	}
 	lease_xact_changed();
-	return lease_table_encode(rel, new_tuple, &new);
+	return lease_row_encode(rel, new_tuple, &new);
 }
 
 /*

@@ -1,0 +1,71 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_hint.c
+ *	  What a backend remembers of leases it met.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+
+#include "leader_lease.h"
+
+/*
+ * What this backend remembers: name -> number and owner, so
+ * that a fence can be locked before its row is read.  A small direct-mapped
+ * table; it may be wrong (a creation rolled back, an owner changed): whoever
+ * uses it compares with the row after locking, forgets, and repeats.
+ */
+#define HINTS 64
+
+static struct
+{
+	Oid			relid;
+	uint32		number;
+	LeaseName	role;
+	LeaseName	owner;
+	char		names[LEASE_NAME_MAX + NAMEDATALEN];
+}			hints[HINTS];
+
+static int
+hint_slot(LeaseName role)
+{
+	return hash_bytes((const unsigned char *) role.data, role.len) % HINTS;
+}
+
+void
+lease_hint_remember(Oid relid, const LeaseRow *row)
+{
+	int			i = hint_slot(row->role);
+
+	if (row->role.len > LEASE_NAME_MAX || row->owner.len >= NAMEDATALEN)
+		elog(ERROR, "name or owner of lease \"%.*s\" is too long",
+			 NAME_ARGS(row->role));
+	memcpy(hints[i].names, row->role.data, row->role.len);
+	memcpy(hints[i].names + row->role.len, row->owner.data, row->owner.len);
+	hints[i].role.data = hints[i].names;
+	hints[i].role.len = row->role.len;
+	hints[i].owner.data = hints[i].names + row->role.len;
+	hints[i].owner.len = row->owner.len;
+	hints[i].number = row->number;
+	hints[i].relid = relid;
+}
+
+void
+lease_hint_forget(LeaseName role)
+{
+	hints[hint_slot(role)].relid = InvalidOid;
+}
+
+bool
+lease_hint_find(Oid relid, LeaseName role, uint32 *number, LeaseName *owner)
+{
+	int			i = hint_slot(role);
+
+	if (hints[i].relid != relid || !lease_name_equal(hints[i].role, role))
+		return false;
+	*number = hints[i].number;
+	*owner = hints[i].owner;
+	return true;
+}
