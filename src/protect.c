@@ -109,6 +109,14 @@ parse_events(Protection *protection, char *events)
 				 errhint("Name some of insert, update, delete, truncate.")));
 }
 
+static void
+refuse_stranger(const char *table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("must be owner of table %s", table)));
+}
+
 /*
  * Opens a table for its owner, locked as CREATE TRIGGER locks it.  Asked
  * before the lock, so that nobody can lock a table that is not theirs, and
@@ -118,17 +126,18 @@ static Relation
 open_owned(Oid relid)
 {
 	Relation	rel = NULL;
+	char	   *name = get_rel_name(relid);
 
-	if (OidIsValid(relid) && LEASE_OWNS_CLASS(relid, GetUserId()))
+	if (name != NULL && !LEASE_OWNS_CLASS(relid, GetUserId()))
+		refuse_stranger(name);
+	if (name != NULL)
 		rel = try_relation_open(relid, ShareRowExclusiveLock);
-	if (rel == NULL && get_rel_name(relid) == NULL)
+	if (rel == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
-	if (rel == NULL || !LEASE_OWNS_CLASS(relid, GetUserId()))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be owner of table %s", get_rel_name(relid))));
+	if (!LEASE_OWNS_CLASS(relid, GetUserId()))
+		refuse_stranger(name);
 	return rel;
 }
 

@@ -162,7 +162,7 @@ as_postgres()
 	local step=()
 
 	[ "$(id -u)" != 0 ] || step=(runuser -u "$(pg_user)" --)
-	"${step[@]}" env -i HOME="$WORK" TMPDIR="$WORK" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LC_ALL=C.UTF-8 \
+	"${step[@]}" env -i HOME="$WORK" TMPDIR="$WORK" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \
 		${PG_CONFIG:+PG_CONFIG="$PG_CONFIG"} ${COPT:+COPT="$COPT"} "$@" </dev/null
 }
 
@@ -253,6 +253,16 @@ closing_line()
 {
 	echo "$PASSED passed, $FAILED failed"
 	exit $((FAILED > 0 || PASSED == 0))
+}
+
+# cache_dir: where what takes long to make is kept, a folder of our own.
+cache_dir()
+{
+	local dir=${LEADER_LEASE_CACHE:-/var/tmp/leader_lease.$(id -u)}
+
+	mkdir -p "$dir"
+	[ -O "$dir" ] || die "$dir belongs to somebody else"
+	echo "$dir"
 }
 
 # debian_mirror: the address that apt here takes Debian's packages from.

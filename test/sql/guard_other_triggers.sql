@@ -65,9 +65,9 @@ UPDATE plan SET token = NULL;
 CREATE TRIGGER "überprüfung" BEFORE INSERT OR UPDATE OR DELETE ON job FOR EACH ROW EXECUTE FUNCTION meddle();
 BEGIN;
 SELECT lease_require_fence('gtrig', 'a', 1);
-INSERT INTO job VALUES (6) RETURNING *;
+INSERT INTO job VALUES (6) RETURNING id, note LIKE '1 seen by %', by_token;
 UPDATE plan SET token = 9;
-INSERT INTO job VALUES (7) RETURNING *;
+INSERT INTO job VALUES (7) RETURNING id, by_token;
 ROLLBACK;
 DROP TRIGGER "überprüfung" ON job;
 

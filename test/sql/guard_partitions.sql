@@ -71,9 +71,11 @@ INSERT INTO job SELECT generate_series(1, 5), 'row', 2;
 UPDATE job SET note = 'x' WHERE id = 2;
 UPDATE job SET id = id WHERE id = 2;
 UPDATE job SET note = 'x', by_token = 2 WHERE id = 2;
+UPDATE job2 SET note = 'x';
+MERGE INTO job USING (VALUES (2)) v (i) ON id = i WHEN MATCHED THEN UPDATE SET note = 'x';
+MERGE INTO job USING (VALUES (2)) v (i) ON id = i WHEN MATCHED THEN UPDATE SET note = 'x', by_token = 2;
 UPDATE job SET id = 1 WHERE id = 2;
 UPDATE job SET id = 1, by_token = 2 WHERE id = 2;
-UPDATE job2 SET note = 'x';
 -- calling it again has closed what stood open
 SELECT count(*) FROM lease_guards WHERE role = 'gpart' AND open_children <> '{}';
 TRUNCATE job34;

@@ -36,6 +36,10 @@ SET ROLE gright_other;
 CREATE TABLE gright.mine (id int, by_token bigint);
 SELECT lease_protect('gright.mine', 'gright', 'by_token', proof => 'row');
 INSERT INTO gright.mine VALUES (1, 1);
+-- which does not tell him either what the current token is not
+SELECT lease_protect('gright.mine', 'gright', 'by_token');
+INSERT INTO gright.mine VALUES (1, 1);
+INSERT INTO gright.mine VALUES (1, 2);
 -- a SECURITY DEFINER function writes by its owner's right, on the table and on the lease; the claim has to be good
 SET leader_lease.fence = '{"role": "gright", "holder": "a", "token": 1}';
 SELECT gright.as_lead('INSERT INTO gright.job VALUES (2)');
@@ -65,6 +69,9 @@ BEGIN;
 SELECT lease_require_fence('gright', 'a', 1);
 SET LOCAL ROLE gright_other;
 INSERT INTO gright.job VALUES (6);
+SAVEPOINT s;
+SELECT lease_check_fence('gright', 'a', 1);
+ROLLBACK TO s;
 COMMIT;
 -- the right is asked for anew in each transaction
 SET ROLE gright_worker;

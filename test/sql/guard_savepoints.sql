@@ -166,6 +166,16 @@ ROLLBACK TO s;
 INSERT INTO job VALUES (50) RETURNING *;
 COMMIT;
 SELECT array_agg(id ORDER BY id) FROM job WHERE id >= 40;
+-- while a statement ends the term by hand, no fence is taken for it any more
+SET leader_lease.fence = '{"role": "gsave", "holder": "a", "token": 1}';
+WITH u AS (UPDATE leader_lease SET fencing_token = fencing_token + 1 WHERE role = 'gsave' RETURNING fencing_token)
+INSERT INTO job SELECT 60 + fencing_token FROM u;
+BEGIN;
+SELECT lease_require_fence('gsave', 'a', 1);
+WITH u AS (UPDATE leader_lease SET fencing_token = fencing_token + 1 WHERE role = 'gsave' RETURNING fencing_token)
+INSERT INTO job SELECT 60 + fencing_token FROM u;
+ROLLBACK;
+RESET leader_lease.fence;
 -- nothing is left for the next transaction
 BEGIN;
 TABLE fences;

@@ -23,8 +23,6 @@ ROLLBACK;
 BEGIN;
 SELECT lease_require_fence('gs', 'a', 1);
 SAVEPOINT s;
-INSERT INTO job VALUES (5, 'other', 0);
-ROLLBACK TO s;
 INSERT INTO job VALUES (5, 'other', -1);
 ROLLBACK TO s;
 UPDATE job SET by_token = 2 WHERE id = 1;
@@ -33,6 +31,16 @@ ROLLBACK TO s;
 UPDATE job SET by_token = NULL WHERE id = 1 RETURNING *;
 UPDATE job SET by_token = 1 WHERE id = 1 RETURNING *;
 COMMIT;
+
+-- 0, the usual default of a column that was added later, is no token but none, like NULL
+ALTER TABLE job ALTER by_token SET DEFAULT 0;
+BEGIN;
+SELECT lease_require_fence('gs', 'a', 1);
+INSERT INTO job (id, note) VALUES (5, 'default') RETURNING *;
+UPDATE job SET by_token = 0 WHERE id = 5 RETURNING *;
+ROLLBACK;
+INSERT INTO job (id, note) VALUES (5, 'default');
+UPDATE job SET by_token = 0;
 
 -- without a fence a token in the row is none: neither the current one, nor the row's own left in place or written
 -- back; another one is told as such
@@ -72,14 +80,15 @@ INSERT INTO job (id, note) VALUES (1, 'upsert') ON CONFLICT (id) DO UPDATE
 INSERT INTO job (id, note) VALUES (7, 'upsert') ON CONFLICT (id) DO UPDATE SET note = 'x' RETURNING *;
 COMMIT;
 
--- rows from before the guard: no token is not the token 0
+-- rows from before the guard
 CREATE TABLE old_job (id int, by_token bigint);
 INSERT INTO old_job VALUES (1), (2);
 SELECT lease_protect('old_job', 'gs', 'by_token');
 BEGIN;
 SELECT lease_require_fence('gs', 'b', 2);
 UPDATE old_job SET id = 3 WHERE id = 1 RETURNING *;
-UPDATE old_job SET by_token = 0 WHERE id = 2;
+UPDATE old_job SET by_token = 0 WHERE id = 2 RETURNING *;
+UPDATE old_job SET by_token = 1 WHERE id = 2;
 ROLLBACK;
 DROP TABLE old_job;
 

@@ -34,7 +34,7 @@ SELECT c, try(c) FROM unnest(ARRAY[
     -- names
     $$lease_protect('job', '')$$,
     $$lease_protect('job', repeat('x', 256))$$,
-    $$lease_protect('job', repeat('é', 128))$$,
+    $$lease_protect('job', repeat(E'\303\251', 128))$$,
     $$lease_unprotect('job', '')$$,
     -- options
     $$lease_protect('job', 'prot', events => '')$$,

@@ -29,12 +29,17 @@ SELECT pg_temp.term('holder_id', 'a', 'expires_at', '2100-01-01', 'ttl', '1 day'
 SELECT pg_temp.term('role', repeat('x', 1000000), 'holder_id', repeat('y', 1000000));
 DROP FUNCTION pg_temp.term;
 
-SELECT b, lease_guard_arguments(b) FROM unnest(ARRAY['', '\x00', '\x0000', 'a', 'a\000', 'a\000b', 'a\000\000b\000',
-    '\xc3a4006200', NULL]::bytea[]) WITH ORDINALITY u(b, n) ORDER BY n;
+SELECT b, lease_guard_arguments(b) FROM unnest(ARRAY['', '\x00', '\x0000', 'a', 'a\000', 'a\000b', 'a\000\000b\000', NULL]::bytea[]) WITH ORDINALITY u(b, n) ORDER BY n;
 SELECT array_length(lease_guard_arguments(decode(repeat('00', 100000), 'hex')), 1);
+SELECT lease_guard_arguments('\xc3a4006200') = ARRAY[E'\303\244', 'b'];
 -- bytes that are no text in this encoding
-\set VERBOSITY sqlstate
-SELECT lease_guard_arguments('\xff00');
-SELECT lease_guard_arguments('\xc300a400');
+CREATE FUNCTION pg_temp.try(tgargs bytea) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN lease_guard_arguments(tgargs);
+EXCEPTION WHEN character_not_in_repertoire THEN
+    RETURN 'refused';
+END $$;
+SELECT pg_temp.try(b) = 'refused' OR getdatabaseencoding() <> 'UTF8' FROM unnest(ARRAY['\xff00', '\xc300a400']::bytea[]) b;
+DROP FUNCTION pg_temp.try;
 RESET ROLE;
 DROP ROLE vfun_app;
