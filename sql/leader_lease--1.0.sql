@@ -45,7 +45,34 @@ COMMENT ON COLUMN @extschema@.leader_lease.origin IS 'system, timeline, database
 COMMENT ON COLUMN @extschema@.leader_lease.granted_xid IS 'transaction that granted the term';
 COMMENT ON COLUMN @extschema@.leader_lease.granted_cid IS 'command of that transaction';
 COMMENT ON COLUMN @extschema@.leader_lease.ended IS 'how the term was ended before it ran out: released or revoked';
-COMMENT ON COLUMN @extschema@.leader_lease.session IS 'session lock that the term depends on';
+COMMENT ON COLUMN @extschema@.leader_lease.session IS 'key of the session lock that the term depends on';
+
+-- Keys of session leases; pg_locks shows them as objid with objsubid 3.
+CREATE SEQUENCE @extschema@.leader_lease_session
+    MINVALUE 1 MAXVALUE 4294967295 CYCLE;
+REVOKE ALL ON SEQUENCE @extschema@.leader_lease_session FROM PUBLIC;
+GRANT ALL ON SEQUENCE @extschema@.leader_lease_session TO @extowner@ WITH GRANT OPTION;
+COMMENT ON SEQUENCE @extschema@.leader_lease_session IS 'keys of sessions that terms are bound to';
+
+CREATE TABLE @extschema@.leader_lease_history (
+    role             text COLLATE pg_catalog."C" NOT NULL,
+    fencing_token    bigint NOT NULL,
+    holder_id        text COLLATE pg_catalog."C" NOT NULL,
+    db_user          text NOT NULL,
+    application_name text,
+    client_addr      inet,
+    pid              integer,
+    acquired_at      timestamptz NOT NULL,
+    ended_at         timestamptz,
+    end_reason       text
+);
+-- not unique: what an older history says must never refuse a grant
+CREATE INDEX ON @extschema@.leader_lease_history (role, fencing_token);
+CREATE INDEX ON @extschema@.leader_lease_history (ended_at);
+REVOKE ALL ON TABLE @extschema@.leader_lease_history FROM PUBLIC;
+GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE @extschema@.leader_lease_history TO @extowner@ WITH GRANT OPTION;
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_history', '');
+COMMENT ON TABLE @extschema@.leader_lease_history IS 'one row a term';
 
 -- Rows are only ever added: the highest of them counts, so that two first
 -- grants after a failover never wait for each other.
@@ -65,6 +92,9 @@ COMMENT ON FUNCTION @extschema@.lease_table_guard() IS 'keeps hand-written state
 
 CREATE TRIGGER "~lease_table_guard"
     BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.leader_lease
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_table_guard();
+CREATE TRIGGER "~lease_table_guard_after"
+    AFTER INSERT OR UPDATE ON @extschema@.leader_lease
     FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_table_guard();
 CREATE TRIGGER "~lease_table_guard_truncate"
     BEFORE TRUNCATE ON @extschema@.leader_lease
@@ -101,6 +131,32 @@ CREATE FUNCTION @extschema@.lease_release(role text, holder text, token bigint)
     RETURNS boolean
     AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.lease_release(text, text, bigint) IS 'ends the term now; false when it is not the current one';
+
+CREATE FUNCTION @extschema@.lease_transfer(role text, holder text, token bigint, new_holder text, ttl interval DEFAULT NULL)
+    RETURNS bigint
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_transfer(text, text, bigint, text, interval) IS 'hands a live lease over: the new token, or NULL when the giver''s term is over';
+
+CREATE FUNCTION @extschema@.lease_revoke(role text, successor text DEFAULT NULL, ttl interval DEFAULT NULL,
+    force boolean DEFAULT false, min_token bigint DEFAULT NULL)
+    RETURNS bigint
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_revoke(text, text, interval, boolean, bigint) IS 'ends whatever term there is and burns its token';
+
+CREATE PROCEDURE @extschema@.lease_campaign(role text, holder text, ttl interval DEFAULT NULL,
+    max_wait interval DEFAULT NULL, INOUT token bigint DEFAULT NULL)
+    AS 'MODULE_PATHNAME' LANGUAGE C;
+COMMENT ON PROCEDURE @extschema@.lease_campaign(text, text, interval, interval, bigint) IS 'waits in turn until it leads';
+
+CREATE FUNCTION @extschema@.lease_bind_session(role text, holder text, token bigint)
+    RETURNS boolean
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_bind_session(text, text, bigint) IS 'ties the live term to this connection';
+
+CREATE FUNCTION @extschema@.lease_prune_history(older_than interval)
+    RETURNS bigint
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_prune_history(interval) IS 'deletes what the history has of terms that ended longer ago';
 
 CREATE FUNCTION @extschema@.lease_create(role text, owner text DEFAULT current_user, ttl interval DEFAULT NULL)
     RETURNS void
@@ -141,21 +197,25 @@ COMMENT ON FUNCTION @extschema@.lease_guard_arguments(bytea) IS 'the arguments o
 
 -- The views find their operators when the extension is created, with
 -- pg_catalog first in search_path and the exact types on both sides.
--- objsubid is the kind of the lock (lease_lock.c): 1 for fences and takeovers.
+-- objsubid is the kind of the lock (lease_lock.c).
 CREATE VIEW @extschema@.lease_locks WITH (security_barrier) AS
     WITH locks AS MATERIALIZED (SELECT * FROM pg_catalog.pg_locks)
     SELECT l.role,
-           CASE k.mode WHEN 'ShareLock' THEN 'fence' ELSE 'takeover' END AS mode,
+           CASE WHEN k.objsubid = 2::smallint THEN 'queue'
+                WHEN k.objsubid = 3::smallint THEN 'session'
+                WHEN k.mode = 'ShareLock' THEN 'fence'
+                ELSE 'takeover' END AS mode,
            k.granted,
            CASE WHEN NOT k.granted THEN
-               pg_catalog.row_number() OVER (PARTITION BY k.objid, k.granted
+               pg_catalog.row_number() OVER (PARTITION BY k.objid, k.objsubid, k.granted
                                              ORDER BY k.waitstart, k.pid)
            END AS position,
            k.pid,
            p.gid,
-           COALESCE(k.waitstart, a.xact_start, p.prepared) AS since
+           COALESCE(k.waitstart, a.xact_start, a.backend_start, p.prepared) AS since
       FROM locks k
-      JOIN @extschema@.leader_lease l ON l.number = k.objid::bigint
+      JOIN @extschema@.leader_lease l
+        ON CASE WHEN k.objsubid = 3::smallint THEN l.session ELSE l.number END = k.objid::bigint
       LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = k.pid
       -- a prepared transaction has no pid, and the lock of its own id
       LEFT JOIN locks x ON k.pid IS NULL AND x.pid IS NULL
@@ -166,13 +226,13 @@ CREATE VIEW @extschema@.lease_locks WITH (security_barrier) AS
        AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d
                           WHERE d.datname = pg_catalog.current_database())
        AND k.classid = '@extschema@.leader_lease'::pg_catalog.regclass::pg_catalog.oid
-       AND k.objsubid = 1::smallint
+       AND k.objsubid <= 3::smallint
        AND (pg_catalog.pg_has_role('pg_monitor'::name, 'USAGE'::text)
             OR EXISTS (SELECT FROM pg_catalog.pg_roles r
                         WHERE r.rolname::text = l.owner
                           AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text)));
 GRANT SELECT ON @extschema@.lease_locks TO PUBLIC;
-COMMENT ON VIEW @extschema@.lease_locks IS 'fences and takeovers, held and waited for';
+COMMENT ON VIEW @extschema@.lease_locks IS 'fences, takeovers, campaigns and bound sessions';
 
 CREATE VIEW @extschema@.lease_status WITH (security_barrier) AS
     SELECT l.role, l.holder_id, l.fencing_token, t.state, t.live, t.remaining,
@@ -183,7 +243,8 @@ CREATE VIEW @extschema@.lease_status WITH (security_barrier) AS
       CROSS JOIN LATERAL @extschema@.lease_term(l) t
       LEFT JOIN (SELECT role,
                         pg_catalog.count(*) FILTER (WHERE granted AND mode = 'fence') AS open_fences,
-                        pg_catalog.count(*) FILTER (WHERE NOT granted AND mode = 'takeover') AS waiters
+                        -- the head of a queue has its lock, and waits for the term
+                        pg_catalog.count(DISTINCT pid) FILTER (WHERE mode = 'queue' OR mode = 'takeover' AND NOT granted) AS waiters
                    FROM @extschema@.lease_locks GROUP BY role) k ON k.role = l.role
      WHERE pg_catalog.pg_has_role('pg_monitor'::name, 'USAGE'::text)
         OR EXISTS (SELECT FROM pg_catalog.pg_roles r
@@ -191,6 +252,17 @@ CREATE VIEW @extschema@.lease_status WITH (security_barrier) AS
                       AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
 GRANT SELECT ON @extschema@.lease_status TO PUBLIC;
 COMMENT ON VIEW @extschema@.lease_status IS 'who leads, since when, until when';
+
+CREATE VIEW @extschema@.lease_history WITH (security_barrier) AS
+    SELECT h.*
+      FROM @extschema@.leader_lease_history h
+     WHERE pg_catalog.pg_has_role('pg_monitor'::name, 'USAGE'::text)
+        OR EXISTS (SELECT FROM @extschema@.leader_lease l
+                     JOIN pg_catalog.pg_roles r ON r.rolname::text = l.owner
+                    WHERE l.role = h.role
+                      AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
+GRANT SELECT ON @extschema@.lease_history TO PUBLIC;
+COMMENT ON VIEW @extschema@.lease_history IS 'one row a term: who, since when, until when, and why it ended';
 
 CREATE VIEW @extschema@.lease_guards AS
     SELECT g.tgrelid::pg_catalog.regclass AS "table",

@@ -92,14 +92,15 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 			if (lease_table_find(&table, role))
 			{
 				lease_clock_read(&now);
-				term = lease_term_judge(&table.row, holder, token,
-										lease_origin(relid), &now);
+				term = lease_term_judge(relid, &table.row, holder, token,
+										&now);
 				if (term != TERM_CURRENT)
 				{
 					verdict = stale(failure, term, &table.row);
 					break;
 				}
 			}
+			lease_table_unpin(&table);
 			if (!lease_lock(relid, number, ShareLock, lease_takeover_limit()))
 			{
 				verdict = FENCE_BUSY;
@@ -116,8 +117,7 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 			continue;
 		}
 		lease_clock_read(&now);
-		term = lease_term_judge(&table.row, holder, token,
-								lease_origin(relid), &now);
+		term = lease_term_judge(relid, &table.row, holder, token, &now);
 
 		/*
 		 * A statement of our own may be ending the term right now, by hand:
@@ -188,6 +188,8 @@ stale_detail(const FenceFailure *failure)
 			return "The term was ended.";
 		case TERM_EXPIRED:
 			return "The term has run out.";
+		case TERM_SESSION_ENDED:
+			return "The session that the term was bound to has ended.";
 		case TERM_CURRENT:
 			break;
 	}

@@ -72,21 +72,27 @@ protocol_error(const char *message)
 			 errmsg_internal("function \"lease_fence\" %s", message)));
 }
 
+/*
+ * The token column's number.  Where it is not there any more, or no place for
+ * a token, that is an error; in mode 'log', which lets everything through, a
+ * line in the log.
+ */
 static AttrNumber
-find_token_column(Relation rel, const char *name)
+find_token_column(Relation rel, const char *name, bool log_only)
 {
-	int			att = SPI_fnumber(RelationGetDescr(rel), name);
+	TupleDesc	desc = RelationGetDescr(rel);
+	int			att = SPI_fnumber(desc, name);
 
 	/* what is generated is computed after us, and would take no stamp */
-	if (att <= 0 ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != INT8OID ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->attgenerated != '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_COLUMN),
-				 errmsg("token column \"%s\" of \"%s\" is not an ordinary bigint column",
-						name, RelationGetRelationName(rel)),
-				 errhint("Call lease_protect again.")));
-	return att;
+	if (att > 0 && TupleDescAttr(desc, att - 1)->atttypid == INT8OID &&
+		TupleDescAttr(desc, att - 1)->attgenerated == '\0')
+		return att;
+	ereport(log_only ? LOG : ERROR,
+			(errcode(ERRCODE_UNDEFINED_COLUMN),
+			 errmsg("token column \"%s\" of \"%s\" is not an ordinary bigint column",
+					name, RelationGetRelationName(rel)),
+			 errhint("Call lease_protect again.")));
+	return 0;
 }
 
 /*
@@ -99,6 +105,7 @@ get_guard(FunctionCallInfo fcinfo)
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 	Trigger    *trigger = trigdata->tg_trigger;
 	Guard	   *guard = fcinfo->flinfo->fn_extra;
+	const char *column = NULL;
 
 	if (guard != NULL)
 		return guard;
@@ -114,8 +121,7 @@ get_guard(FunctionCallInfo fcinfo)
 		const char *value;
 
 		if ((value = option_value(option, "token_column")) != NULL)
-			guard->token_column = find_token_column(trigdata->tg_relation,
-													value);
+			column = value;
 		else if (strcmp(option, "proof=row") == 0)
 			guard->proof_row = true;
 		else if (strcmp(option, "proof=fence") == 0)
@@ -130,8 +136,11 @@ get_guard(FunctionCallInfo fcinfo)
 					 errmsg("function \"lease_fence\" does not know the option \"%s\"",
 							option)));
 	}
-	if (guard->proof_row && guard->token_column == 0)
+	if (guard->proof_row && column == NULL)
 		protocol_error("needs token_column with proof=row");
+	if (column != NULL)
+		guard->token_column = find_token_column(trigdata->tg_relation, column,
+												guard->log_only);
 	fcinfo->flinfo->fn_extra = guard;
 	return guard;
 }
@@ -253,9 +262,9 @@ stamp(TriggerData *trigdata, const Guard *guard, HeapTuple tuple,
 	int64		token = fence_token(guard->fence);
 	int			att = guard->token_column;
 	bool		isnull;
-	bool		old_isnull = true;
+	bool		old_isnull;
 	int64		given;
-	int64		old = 0;
+	int64		old = NO_TOKEN;
 	Datum		value;
 
 	given = DatumGetInt64(heap_getattr(tuple, att, desc, &isnull));
@@ -263,9 +272,13 @@ stamp(TriggerData *trigdata, const Guard *guard, HeapTuple tuple,
 		return tuple;
 	isnull = isnull || given == NO_TOKEN;
 	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+	{
 		old = DatumGetInt64(heap_getattr(trigdata->tg_trigtuple, att, desc,
 										 &old_isnull));
-	if (!isnull && (old_isnull || given != old))
+		if (old_isnull)
+			old = NO_TOKEN;
+	}
+	if (!isnull && given != old)
 	{
 		*verdict = FENCE_STALE;
 		failure->role = guard->role;

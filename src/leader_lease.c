@@ -20,6 +20,9 @@ int			lease_default_ttl = 30000;
 int			lease_max_ttl = 86400;
 int			lease_takeover_timeout = 1000;
 bool		lease_auto_create = true;
+int			lease_evict_after = -1;
+int			lease_history_retention = 43200;
+bool		lease_notify = true;
 char	   *lease_default_owner = NULL;
 char	   *lease_claim = NULL;
 
@@ -57,6 +60,20 @@ _PG_init(void)
 							"0 does not wait, -1 waits without limit.",
 							&lease_takeover_timeout, 1000, -1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("leader_lease.evict_after",
+							"How long a challenger waits behind fences of a term that is over before it terminates their backends.",
+							"-1 never does.",
+							&lease_evict_after, -1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomBoolVariable("leader_lease.notify",
+							 "Whether changes of leadership are sent on channel leader_lease.",
+							 NULL, &lease_notify, true,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("leader_lease.history_retention",
+							"How long the history keeps terms that have ended.",
+							"0 keeps no history, -1 keeps all of it.",
+							&lease_history_retention, 43200, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("leader_lease.auto_create",
 							 "Whether acquiring an unknown lease makes it.",
 							 "When off, only lease_create makes leases.",
@@ -76,4 +93,5 @@ _PG_init(void)
 	lease_row_init();
 	fence_init();
 	lease_xact_init();
+	lease_session_init();
 }

@@ -90,6 +90,12 @@ typedef JsonParseErrorType LeaseJsonResult;
 #endif
 #endif
 
+/*
+ * From libpq/libpq.h, which wants the headers of every library that the server
+ * was built with, and those are not installed with the server's own.
+ */
+extern bool pq_check_connection(void);
+
 /* names and errors ------------------------------------------------------ */
 
 #define LEASE_NAME_MAX		255 /* bytes of a lease's or a holder's name */
@@ -137,7 +143,7 @@ typedef struct LeaseRow
 	FullTransactionId granted_xid;
 	CommandId	granted_cid;
 	LeaseName	ended;			/* how the term ended, if it was ended */
-	int64		session;		/* the session lock it depends on; 0: none */
+	int64		session;		/* key of the session lock it depends on; 0 */
 } LeaseRow;
 
 /* An open lease table and the row last found in it. */
@@ -161,6 +167,7 @@ typedef enum LeaseRowLock
 
 extern void lease_row_init(void);
 extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
+extern AttrNumber lease_row_key(Relation rel);
 extern void lease_row_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row);
 extern void lease_row_require_not_null(Relation rel, HeapTuple tuple);
 extern HeapTuple lease_row_encode(Relation rel, HeapTuple tuple,
@@ -172,6 +179,7 @@ extern void lease_table_open(LeaseTable *table, Oid relid);
 extern void lease_table_for_update(LeaseTable *table);
 extern void lease_table_close(LeaseTable *table);
 extern bool lease_table_find(LeaseTable *table, LeaseName role);
+extern void lease_table_unpin(LeaseTable *table);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
@@ -187,8 +195,7 @@ extern bool lease_hint_find(Oid relid, LeaseName role,
 typedef enum LeaseGuarded
 {
 	GUARDED_DONE,
-	GUARDED_TIMEOUT,			/* the limit passed; nothing was done */
-	GUARDED_DUPLICATE			/* unique violation; nothing was done */
+	GUARDED_TIMEOUT				/* the limit passed; nothing was done */
 } LeaseGuarded;
 
 extern LeaseGuarded lease_guarded(void (*work) (void *), void *arg,
@@ -196,20 +203,52 @@ extern LeaseGuarded lease_guarded(void (*work) (void *), void *arg,
 extern bool lease_lock(Oid relid, uint32 number, LOCKMODE mode, int64 limit);
 extern void lease_unlock(Oid relid, uint32 number, LOCKMODE mode);
 extern bool lease_lock_held(Oid relid, uint32 number, LOCKMODE mode);
-extern int	lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode,
-							int **pids);
+
+extern bool lease_creation_lock(Oid relid, LeaseName role, int64 limit);
+extern void lease_creation_unlock(Oid relid, LeaseName role);
+extern bool lease_queue_lock(Oid relid, uint32 number, int64 limit);
+
+extern void lease_session_lock(Oid relid, uint32 key);
+extern void lease_session_unlock(Oid relid, uint32 key);
+extern bool lease_session_lives(Oid relid, uint32 key);
+
+/* Another transaction that has a lease's lock: a backend's or a prepared one. */
+typedef struct LeaseLockHolder
+{
+	VirtualTransactionId vxid;
+	int			pid;			/* 0: prepared */
+	TransactionId prepared;
+} LeaseLockHolder;
+
+extern int	lease_lock_holders(Oid relid, uint32 number, LOCKMODE mode,
+							   LeaseLockHolder **holders);
+
+/* who is in the way of a takeover (lease_evict.c) -------------------------- */
+
+extern char *lease_holders_text(Oid relid, const LeaseLockHolder *holders,
+								int count);
+extern void lease_evict(Oid relid, const LeaseRow *row, const char *why);
 
 /* making a row (lease_create.c) ------------------------------------------- */
 
-extern LeaseGuarded lease_create_row(Oid relid, LeaseName role,
+typedef enum LeaseCreated
+{
+	CREATED,
+	CREATED_BEFORE,				/* there is one of that name */
+	CREATED_NOT					/* the limit passed */
+} LeaseCreated;
+
+extern LeaseCreated lease_create_row(Oid relid, LeaseName role,
 									 LeaseName owner, int64 ttl,
 									 int64 limit);
-extern void lease_refuse_unmade(LeaseName role);
 
-/* the record of origins (lease_origin.c) ---------------------------------- */
+/* SQL on the extension's tables (lease_spi.c) ----------------------------- */
 
 extern void lease_spi_as_owner(Oid relid, const char *command, int nargs,
 							   Oid *types, Datum *values, const char *nulls);
+
+/* the record of origins (lease_origin.c) ---------------------------------- */
+
 extern int64 lease_origin(Oid relid);
 extern int64 lease_next_token(Oid relid, const LeaseRow *row);
 
@@ -221,11 +260,11 @@ typedef struct LeaseMoment
 	int64		boottime;		/* microseconds, never stepped */
 } LeaseMoment;
 
-#define LEASE_NO_TERM	PG_INT64_MIN
-
 extern void lease_clock_read(LeaseMoment *now);
 extern int64 lease_clock_remaining(const LeaseRow *row,
 								   const LeaseMoment *now);
+extern TimestampTz lease_clock_ended_at(const LeaseRow *row,
+										const LeaseMoment *now);
 extern void lease_clock_extend(LeaseRow *row, const LeaseMoment *now,
 							   int64 ttl);
 extern int64 lease_ttl_from_interval(const Interval *interval);
@@ -242,18 +281,22 @@ typedef enum LeaseVerdict
 	TERM_OTHER_HOLDER,
 	TERM_BEFORE_FAILOVER,
 	TERM_ENDED,
-	TERM_EXPIRED
+	TERM_EXPIRED,
+	TERM_SESSION_ENDED
 } LeaseVerdict;
 
-extern LeaseVerdict lease_term_judge(const LeaseRow *row, LeaseName holder,
-									 int64 token, int64 origin,
+extern LeaseVerdict lease_term_judge(Oid relid, const LeaseRow *row,
+									 LeaseName holder, int64 token,
 									 const LeaseMoment *now);
-extern bool lease_term_live(const LeaseRow *row, const LeaseMoment *now);
-extern void lease_term_begin(LeaseRow *row, LeaseName holder, int64 token,
-							 int64 origin);
+extern bool lease_term_live(Oid relid, const LeaseRow *row,
+							const LeaseMoment *now);
+extern bool lease_term_open(const LeaseRow *row);
+extern int64 lease_term_choose_ttl(const LeaseRow *row, int64 asked, bool live);
+extern void lease_term_begin(Oid relid, LeaseRow *row, LeaseName holder,
+							 int64 token);
 extern void lease_term_end(LeaseRow *row, const char *how,
 						   const LeaseMoment *now);
-extern const char *lease_term_state(const LeaseRow *row, int64 origin,
+extern const char *lease_term_state(Oid relid, const LeaseRow *row,
 									const LeaseMoment *now);
 
 /* who may (lease_access.c) ----------------------------------------------- */
@@ -270,7 +313,63 @@ extern bool lease_access_restores(Oid relid);
 extern void lease_access_require_grantable(Oid relid, LeaseName owner);
 extern LeaseName lease_access_default_owner(void);
 
-/* the transaction's memory (fence.c, lease_xact.c) ----------------------- */
+/* acquiring (lease.c) and every kind of takeover (lease_takeover.c) --------- */
+
+typedef enum LeaseStep
+{
+	STEP_DONE,					/* decided: won or lost */
+	STEP_AGAIN,					/* something moved: look again, at once */
+	STEP_BUSY					/* somebody is at the row: wait for him first */
+} LeaseStep;
+
+typedef enum TakeoverKind
+{
+	TAKEOVER_ACQUIRE,			/* the old term is over */
+	TAKEOVER_TRANSFER,			/* its holder gives it to another */
+	TAKEOVER_REVOKE				/* whatever term there is ends */
+} TakeoverKind;
+
+typedef struct Takeover
+{
+	TakeoverKind kind;
+	Oid			relid;
+	LeaseName	role;
+	LeaseName	giver;			/* of a transfer, with his token */
+	int64		giver_token;
+	LeaseName	holder;			/* of the new term; nobody: data is NULL */
+	int64		ttl;			/* microseconds; 0: not said */
+	int64		min_token;
+	bool		force;			/* terminate the fences in the way */
+
+	/* what came of it */
+	int64		token;			/* 0: nothing */
+	int64		granted;		/* the ttl */
+	int			nblockers;
+	LeaseLockHolder *blockers;
+} Takeover;
+
+typedef struct LeaseOutcome
+{
+	int64		token;			/* 0: none */
+	bool		renewed;
+	int64		ttl;
+	LeaseName	leader;			/* who leads, when known */
+	int64		retry_after;
+	int			nblockers;
+	LeaseLockHolder *blockers;
+} LeaseOutcome;
+
+extern void lease_try(Oid relid, LeaseName role, LeaseName holder, int64 ttl,
+					  int64 limit, LeaseOutcome *outcome);
+extern LeaseStep lease_take_over(LeaseTable *table, Takeover *takeover,
+								 int64 limit);
+
+/* what is told of a change: notices and history (lease_event.c) ------------ */
+
+extern void lease_event(Oid relid, const LeaseRow *old, const LeaseRow *new,
+						const char *event, const LeaseMoment *now);
+
+/* the fence and the transaction's memory (fence.c, fence_memory.c) -------- */
 
 typedef struct Fence Fence;
 
@@ -319,12 +418,19 @@ extern void fence_init(void);
 extern void lease_xact_changed(void);
 extern void lease_xact_init(void);
 
+/* session leases (lease_session.c) ---------------------------------------- */
+
+extern void lease_session_init(void);
+
 /* settings (leader_lease.c, claim.c) ------------------------------------- */
 
 extern int	lease_default_ttl;
 extern int	lease_max_ttl;
 extern int	lease_takeover_timeout;
 extern bool lease_auto_create;
+extern int	lease_evict_after;
+extern int	lease_history_retention;
+extern bool lease_notify;
 extern char *lease_default_owner;
 extern char *lease_claim;
 

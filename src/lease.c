@@ -25,60 +25,12 @@ PG_FUNCTION_INFO_V1(lease_attempt);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_release);
 
-/* what somebody asks for */
-typedef struct LeaseRequest
-{
-	Oid			relid;
-	LeaseName	role;
-	LeaseName	holder;
-	int64		ttl;			/* microseconds; 0: not said */
-} LeaseRequest;
-
-/* what became of an attempt */
-typedef struct LeaseOutcome
-{
-	int64		token;			/* 0: none */
-	bool		renewed;
-	int64		ttl;
-	LeaseName	leader;			/* who leads, when known */
-	int64		retry_after;
-	int			nblockers;
-	int		   *blockers;
-} LeaseOutcome;
-
-/* one step of an attempt */
-typedef enum LeaseStep
-{
-	STEP_DONE,					/* the outcome is set */
-	STEP_AGAIN,					/* something moved: look again, at once */
-	STEP_BUSY					/* somebody is at the row: wait for him first */
-} LeaseStep;
-
 static LeaseName
 keep_name(LeaseName name)
 {
 	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
 
 	return copy;
-}
-
-/*
- * The ttl of a new term, or of a live one that is prolonged: the one asked
- * for, else the live term's own, else the lease's, else the setting's.
- */
-static int64
-choose_ttl(const LeaseRow *row, int64 asked, bool live)
-{
-	int64		ttl = asked;
-
-	if (ttl == 0 && live)
-		ttl = row->ttl;
-	if (ttl == 0)
-		ttl = row->usual_ttl;
-	if (ttl == 0)
-		ttl = lease_default_ttl * INT64CONST(1000);
-	lease_ttl_check(ttl);
-	return ttl;
 }
 
 /* prolonging ------------------------------------------------------------- */
@@ -111,10 +63,10 @@ prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
 	}
 
 	lease_clock_read(&now);
-	if (lease_term_judge(&table->row, holder, token, lease_origin(relid),
+	if (lease_term_judge(relid, &table->row, holder, token,
 						 &now) != TERM_CURRENT)
 		return STEP_AGAIN;
-	*ttl = choose_ttl(&table->row, *ttl, true);
+	*ttl = lease_term_choose_ttl(&table->row, *ttl, true);
 	lease_clock_extend(&table->row, &now, *ttl);
 	lease_table_update(table, &table->row);
 	return STEP_DONE;
@@ -122,209 +74,113 @@ prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
 
 /* acquiring -------------------------------------------------------------- */
 
-static void
-lost_to_holder(LeaseOutcome *outcome, const LeaseRow *row,
-			   const LeaseMoment *now)
-{
-	outcome->leader = keep_name(row->holder);
-	outcome->retry_after = lease_clock_remaining(row, now);
-}
-
-/*
- * The second half of a takeover, with ExclusiveLock held: no fence is open,
- * and no other takeover under way.  Looks again, and begins the new term if
- * the old one is still over.  It must not wait for anything here: the leader
- * may be at the row and want the lock in one transaction, and would be the
- * deadlock's victim.  Who waits for the row does so after he has given the
- * lock back.
- */
-static LeaseStep
-begin_term(LeaseTable *table, const LeaseRequest *request, uint32 number,
-		   LeaseOutcome *outcome)
-{
-	LeaseMoment now;
-	int64		origin;
-	int64		token;
-	bool		live;
-
-	if (!lease_table_find(table, request->role) ||
-		table->row.number != number)
-		return STEP_AGAIN;
-	lease_access_require(&table->row);
-	lease_clock_read(&now);
-	origin = lease_origin(request->relid);
-	live = lease_term_live(&table->row, &now);
-	if (live && !lease_name_equal(table->row.holder, request->holder))
-	{
-		lost_to_holder(outcome, &table->row, &now);
-		return STEP_DONE;
-	}
-	if (live && table->row.origin == origin)
-		return STEP_AGAIN;		/* ours, and meanwhile renewed */
-
-	lease_table_require_unchanged(table);
-	switch (lease_table_lock_row(table))
-	{
-		case LEASE_ROW_BUSY:
-			return STEP_BUSY;
-		case LEASE_ROW_CHANGED:
-			return STEP_AGAIN;
-		case LEASE_ROW_LOCKED:
-			break;
-	}
-
-	/* the row cannot change any more; the time is read last */
-	token = lease_next_token(request->relid, &table->row);
-	lease_clock_read(&now);
-	live = lease_term_live(&table->row, &now);
-	if (live && !lease_name_equal(table->row.holder, request->holder))
-	{
-		lost_to_holder(outcome, &table->row, &now);
-		return STEP_DONE;
-	}
-
-	outcome->ttl = choose_ttl(&table->row, request->ttl, false);
-	lease_term_begin(&table->row, request->holder, token, origin);
-	lease_clock_extend(&table->row, &now, outcome->ttl);
-	table->row.acquired_at = now.wall;
-	lease_table_update(table, &table->row);
-	fence_end_term(request->relid, number);
-	outcome->token = token;
-	outcome->leader = request->holder;
-	return STEP_DONE;
-}
-
-/*
- * Takes over a lease whose term is over.  Waits for open fences, and for
- * another's uncommitted grant, at most limit microseconds; the lock stays only
- * with a new term.
- *
- * A transaction that itself holds a fence does not wait: two of one holder
- * would wait for each other.
- */
-static LeaseStep
-take_over(LeaseTable *table, const LeaseRequest *request, int64 limit,
-		  LeaseOutcome *outcome)
-{
-	uint32		number = table->row.number;
-	LeaseStep	step;
-
-	lease_table_for_update(table);
-	if (lease_lock_held(request->relid, number, ShareLock))
-		limit = 0;
-	if (!lease_lock(request->relid, number, ExclusiveLock, limit))
-	{
-		outcome->nblockers = lease_lock_pids(request->relid, number,
-											 ExclusiveLock,
-											 &outcome->blockers);
-		return STEP_DONE;
-	}
-
-	step = begin_term(table, request, number, outcome);
-	if (outcome->token == 0)
-		lease_unlock(request->relid, number, ExclusiveLock);
-	return step;
-}
-
 /*
  * One look at the lease and what follows from it.  An attempt that loses to a
  * live holder reads one row: no transaction id, no lock, nothing written.
  */
 static LeaseStep
-attempt_once(LeaseTable *table, const LeaseRequest *request, int64 limit,
-			 LeaseOutcome *outcome)
+try_once(LeaseTable *table, Takeover *takeover, int64 limit,
+		 LeaseOutcome *outcome)
 {
+	Oid			relid = takeover->relid;
 	LeaseMoment now;
+	LeaseStep	step;
 
-	if (!lease_table_find(table, request->role))
+	if (!lease_table_find(table, takeover->role))
 	{
-		LeaseGuarded created;
-
 		if (!lease_auto_create)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("lease \"%.*s\" does not exist",
-							NAME_ARGS(request->role)),
+							NAME_ARGS(takeover->role)),
 					 errhint("leader_lease.auto_create is off: make it with lease_create.")));
-		created = lease_create_row(request->relid, request->role,
-							   lease_access_default_owner(), 0, limit);
-		if (created == GUARDED_TIMEOUT)
-			return STEP_DONE;
-		if (!lease_table_find(table, request->role))
-			lease_refuse_unmade(request->role);
-		return STEP_AGAIN;
+		return lease_create_row(relid, takeover->role,
+								lease_access_default_owner(), 0,
+								limit) == CREATED_NOT ? STEP_DONE : STEP_AGAIN;
 	}
 	lease_access_require(&table->row);
 
 	lease_clock_read(&now);
-	if (!lease_term_live(&table->row, &now))
-		return take_over(table, request, limit, outcome);
-	if (!lease_name_equal(table->row.holder, request->holder))
+	if (lease_term_live(relid, &table->row, &now))
 	{
-		lost_to_holder(outcome, &table->row, &now);
-		return STEP_DONE;
+		if (!lease_name_equal(table->row.holder, takeover->holder))
+		{
+			outcome->leader = keep_name(table->row.holder);
+			outcome->retry_after = lease_clock_remaining(&table->row, &now);
+			return STEP_DONE;
+		}
+		if (table->row.origin == lease_origin(relid))
+		{
+			outcome->ttl = takeover->ttl;
+			if (prolong(table, relid, takeover->holder, table->row.token,
+						&outcome->ttl) == STEP_AGAIN)
+				return STEP_AGAIN;
+			outcome->token = table->row.token;
+			outcome->renewed = true;
+			outcome->leader = takeover->holder;
+			return STEP_DONE;
+		}
 	}
-	if (table->row.origin != lease_origin(request->relid))
-		return take_over(table, request, limit, outcome);
 
-	outcome->ttl = request->ttl;
-	if (prolong(table, request->relid, request->holder, table->row.token,
-				&outcome->ttl) == STEP_AGAIN)
-		return STEP_AGAIN;
-	outcome->token = table->row.token;
-	outcome->renewed = true;
-	outcome->leader = request->holder;
-	return STEP_DONE;
+	step = lease_take_over(table, takeover, limit);
+	outcome->nblockers = takeover->nblockers;
+	outcome->blockers = takeover->blockers;
+	if (takeover->token != 0)
+	{
+		outcome->token = takeover->token;
+		outcome->ttl = takeover->granted;
+		outcome->leader = takeover->holder;
+	}
+	return step;
 }
 
 /*
- * Acquires or renews, or finds out why not, within takeover_timeout.  An error
- * changes nothing: it takes the (sub)transaction with it.
+ * Acquires or renews, or finds out why not, within limit microseconds of
+ * waiting (negative: without limit).  An error changes nothing: it takes the
+ * (sub)transaction with it.
  */
-static void
-attempt(const LeaseRequest *request, LeaseOutcome *outcome)
+void
+lease_try(Oid relid, LeaseName role, LeaseName holder, int64 ttl,
+		  int64 limit, LeaseOutcome *outcome)
 {
+	Takeover	takeover = {TAKEOVER_ACQUIRE, relid, role};
 	LeaseTable	table;
-	LeaseMoment now;
-	int64		limit = lease_takeover_limit();
-	int64		give_up = 0;
 
+	takeover.holder = holder;
+	takeover.ttl = ttl;
 	memset(outcome, 0, sizeof(*outcome));
-	if (limit > 0)
-	{
-		lease_clock_read(&now);
-		give_up = now.boottime + limit;
-	}
-
-	lease_table_open(&table, request->relid);
+	lease_table_open(&table, relid);
 	for (;;)
 	{
-		LeaseStep	step = attempt_once(&table, request, limit, outcome);
+		LeaseMoment start;
+		LeaseMoment now;
+		LeaseStep	step;
 
-		if (step == STEP_DONE)
+		lease_clock_read(&start);
+		step = try_once(&table, &takeover, limit, outcome);
+		if (step == STEP_DONE ||
+			(step == STEP_BUSY &&
+			 (limit == 0 || !lease_table_await_row(&table, limit))))
 			break;
+		lease_clock_read(&now);
 		if (limit > 0)
-		{
-			lease_clock_read(&now);
-			limit = Max(give_up - now.boottime, 0);
-		}
-		if (step == STEP_BUSY &&
-			(limit == 0 || !lease_table_await_row(&table, limit)))
-			break;
+			limit = Max(limit - (now.boottime - start.boottime), 0);
 		CHECK_FOR_INTERRUPTS();
 	}
 	lease_table_close(&table);
 }
 
 static void
-request_from_arguments(FunctionCallInfo fcinfo, const char *command,
-					   LeaseRequest *request)
+try_by_arguments(FunctionCallInfo fcinfo, const char *command,
+				 LeaseOutcome *outcome)
 {
-	request->role = lease_arg_name(fcinfo, 0, "lease name");
-	request->holder = lease_arg_name(fcinfo, 1, "holder");
-	request->ttl = lease_arg_ttl(fcinfo, 2);
+	LeaseName	role = lease_arg_name(fcinfo, 0, "lease name");
+	LeaseName	holder = lease_arg_name(fcinfo, 1, "holder");
+	int64		ttl = lease_arg_ttl(fcinfo, 2);
+
 	lease_require_writable(command);
-	request->relid = lease_table_oid(fcinfo);
+	lease_try(lease_table_oid(fcinfo), role, holder, ttl,
+			  lease_takeover_limit(), outcome);
 }
 
 /*
@@ -346,11 +202,9 @@ request_from_arguments(FunctionCallInfo fcinfo, const char *command,
 Datum
 lease_acquire(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request;
 	LeaseOutcome outcome;
 
-	request_from_arguments(fcinfo, "lease_acquire()", &request);
-	attempt(&request, &outcome);
+	try_by_arguments(fcinfo, "lease_acquire()", &outcome);
 	if (outcome.token == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(outcome.token);
@@ -367,7 +221,6 @@ lease_acquire(PG_FUNCTION_ARGS)
 Datum
 lease_attempt(PG_FUNCTION_ARGS)
 {
-	LeaseRequest request;
 	LeaseOutcome outcome;
 	TupleDesc	desc;
 	Datum		values[6];
@@ -376,8 +229,7 @@ lease_attempt(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	request_from_arguments(fcinfo, "lease_attempt()", &request);
-	attempt(&request, &outcome);
+	try_by_arguments(fcinfo, "lease_attempt()", &outcome);
 
 	won = outcome.token != 0;
 	values[0] = Int64GetDatum(outcome.token);
@@ -397,7 +249,7 @@ lease_attempt(PG_FUNCTION_ARGS)
 		Datum	   *pids = palloc(sizeof(Datum) * outcome.nblockers);
 
 		for (int i = 0; i < outcome.nblockers; i++)
-			pids[i] = Int32GetDatum(outcome.blockers[i]);
+			pids[i] = Int32GetDatum(outcome.blockers[i].pid);
 		values[5] = PointerGetDatum(construct_array(pids, outcome.nblockers,
 													INT4OID, sizeof(int32),
 													true, TYPALIGN_INT));
@@ -422,7 +274,7 @@ find_current(LeaseTable *table, Oid relid, LeaseName role, LeaseName holder,
 		return false;
 	lease_access_require(&table->row);
 	lease_clock_read(&now);
-	return lease_term_judge(&table->row, holder, token, lease_origin(relid),
+	return lease_term_judge(relid, &table->row, holder, token,
 							&now) == TERM_CURRENT;
 }
 
@@ -469,6 +321,7 @@ static LeaseStep
 end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
 {
 	LeaseMoment now;
+	LeaseRow	old;
 
 	lease_table_for_update(table);
 	lease_table_require_unchanged(table);
@@ -483,12 +336,14 @@ end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
 			break;
 	}
 	lease_clock_read(&now);
-	if (lease_term_judge(&table->row, holder, token, lease_origin(relid),
+	if (lease_term_judge(relid, &table->row, holder, token,
 						 &now) != TERM_CURRENT)
 		return STEP_AGAIN;
+	old = table->row;
 	lease_term_end(&table->row, "released", &now);
 	lease_table_update(table, &table->row);
 	fence_end_term(relid, table->row.number);
+	lease_event(relid, &old, &table->row, "released", &now);
 	return STEP_DONE;
 }
 

@@ -125,6 +125,24 @@ lease_clock_remaining(const LeaseRow *row, const LeaseMoment *now)
 }
 
 /*
+ * When, on the wall clock, the row's time ran out: for the history, which
+ * tells that and not when it was noticed.
+ */
+TimestampTz
+lease_clock_ended_at(const LeaseRow *row, const LeaseMoment *now)
+{
+	TimestampTz end;
+
+	if (row->deadline != 0 && row->boot == boot_identity())
+		end = now->wall + (row->deadline - now->boottime);
+	else if (pg_add_s64_overflow(row->renewed_at, row->ttl, &end))
+		end = row->expires_at;
+	else
+		end = Min(end, row->expires_at);
+	return Min(end, now->wall);
+}
+
+/*
  * Lets the term run for ttl microseconds from now, by both clocks.
  */
 void

@@ -7,68 +7,121 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/skey.h"
+#include "access/tableam.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
 
 #include "leader_lease.h"
 
 PG_FUNCTION_INFO_V1(lease_create);
 PG_FUNCTION_INFO_V1(lease_set_owner);
 
-typedef struct NewLease
+/*
+ * The transaction that is making a row of that name, by a statement written by
+ * hand, and has not committed it; invalid where there is none.  A dirty
+ * snapshot tells it; nothing is decided by that but whom to wait for.
+ */
+static TransactionId
+being_made_by(LeaseTable *table, LeaseName role)
 {
-	Oid			relid;
-	LeaseName	role;
-	LeaseName	owner;
-	int64		ttl;
-} NewLease;
+	SnapshotData dirty;
+	Relation	index = index_open(LEASE_PRIMARY_KEY(table->rel),
+								   AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table->rel, NULL);
+	IndexScanDesc scan;
+	ScanKeyData key;
+	TransactionId xid = InvalidTransactionId;
+
+	InitDirtySnapshot(dirty);
+	scan = LEASE_INDEX_BEGINSCAN(table->rel, index, &dirty);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(cstring_to_text_with_len(role.data, role.len)));
+	index_rescan(scan, &key, 1, NULL, 0);
+	if (index_getnext_slot(scan, ForwardScanDirection, slot))
+		xid = dirty.xmin;
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+	return xid;
+}
 
 static void
-insert_lease(void *arg)
+await_transaction(void *arg)
 {
-	NewLease   *lease = arg;
+	XactLockTableWait(*(TransactionId *) arg, NULL, NULL, XLTW_None);
+}
+
+static void
+insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
+{
 	Oid			types[3] = {TEXTOID, TEXTOID, INTERVALOID};
 	Datum		values[3];
 	char		nulls[4] = "   ";
 
 	SPI_connect();
-	values[0] = PointerGetDatum(cstring_to_text_with_len(lease->role.data,
-														 lease->role.len));
-	values[1] = PointerGetDatum(cstring_to_text_with_len(lease->owner.data,
-														 lease->owner.len));
-	values[2] = IntervalPGetDatum(lease_interval(lease->ttl));
-	if (lease->ttl == 0)
+	values[0] = PointerGetDatum(cstring_to_text_with_len(role.data, role.len));
+	values[1] = PointerGetDatum(cstring_to_text_with_len(owner.data, owner.len));
+	values[2] = IntervalPGetDatum(lease_interval(ttl));
+	if (ttl == 0)
 		nulls[2] = 'n';
-	lease_spi_as_owner(lease->relid,
-					   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3)",
+	lease_spi_as_owner(relid,
+					   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
 					   3, types, values, nulls);
 	SPI_finish();
 }
 
-void
-lease_refuse_unmade(LeaseName role)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
-			 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
-}
-
 /*
- * Makes the row of a lease that nobody holds.  It waits, at most limit
- * microseconds, for another's uncommitted row of that name; GUARDED_DUPLICATE
- * is that row, committed.  The trigger on the table fills in what is not said
- * here, as for an INSERT by hand.
+ * Makes the row of a lease that nobody holds.  The trigger on the table fills
+ * in what is not said here, as for an INSERT by hand.
+ *
+ * Another may be making it, and his transaction may last: he is waited for, at
+ * most limit microseconds.  The functions meet at a lock, statements by hand
+ * are found by a look at their uncommitted row.  So the insertion itself has
+ * nobody to wait for, and needs no subtransaction: a hundred first grants in
+ * one statement use no subtransaction id, and who comes second no id at all.
  */
-LeaseGuarded
+LeaseCreated
 lease_create_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl,
 				 int64 limit)
 {
-	NewLease	lease = {relid, role, owner, ttl};
+	LeaseCreated result = CREATED;
+	LeaseTable	table;
+	TransactionId xid;
 
-	return lease_guarded(insert_lease, &lease, limit, false);
+	if (!lease_creation_lock(relid, role, limit))
+		return CREATED_NOT;
+
+	lease_table_open(&table, relid);
+	while (result == CREATED)
+	{
+		if (lease_table_find(&table, role))
+			result = CREATED_BEFORE;
+		else if (!TransactionIdIsValid(xid = being_made_by(&table, role)))
+			break;
+		else if (limit == 0 ||
+				 lease_guarded(await_transaction, &xid, limit, true) == GUARDED_TIMEOUT)
+			result = CREATED_NOT;
+	}
+	if (result == CREATED)
+	{
+		insert_row(relid, role, owner, ttl);
+		if (!lease_table_find(&table, role))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
+					 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
+	}
+	else
+		lease_creation_unlock(relid, role);
+	lease_table_close(&table);
+	return result;
 }
 
 /*
@@ -85,18 +138,11 @@ lease_create(PG_FUNCTION_ARGS)
 	LeaseName	owner = lease_arg_name(fcinfo, 1, "owner");
 	int64		ttl = lease_arg_ttl(fcinfo, 2);
 	Oid			relid;
-	LeaseGuarded created;
-	LeaseTable	table;
 
 	lease_require_writable("lease_create()");
 	relid = lease_table_oid(fcinfo);
 	lease_access_require_grantable(relid, owner);
-	created = lease_create_row(relid, role, owner, ttl, -1);
-	lease_table_open(&table, relid);
-	if (!lease_table_find(&table, role))
-		lease_refuse_unmade(role);
-	lease_table_close(&table);
-	if (created != GUARDED_DONE)
+	if (lease_create_row(relid, role, owner, ttl, -1) != CREATED)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("lease \"%.*s\" already exists", NAME_ARGS(role))));

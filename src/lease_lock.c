@@ -20,6 +20,8 @@
 #include "postgres.h"
 
 #include "access/twophase.h"
+#include "access/xlog.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
@@ -29,7 +31,11 @@
 
 #include "leader_lease.h"
 
-#define LEASE_LOCK_TERM		1	/* objsubid: fences and takeovers */
+/* the kind of a lock: objsubid in pg_locks, and told by the view lease_locks */
+#define LEASE_LOCK_TERM		1	/* fences and takeovers */
+#define LEASE_LOCK_QUEUE	2	/* who waits in lease_campaign */
+#define LEASE_LOCK_SESSION	3	/* a session that a term is tied to */
+#define LEASE_LOCK_CREATION	4	/* making a row; objid is the name's hash */
 
 typedef struct LockRequest
 {
@@ -44,6 +50,17 @@ set_tag(LOCKTAG *tag, Oid relid, uint32 number)
 }
 
 /*
+ * The lock of a session is a user lock: the default method's session locks go
+ * at the first error.
+ */
+static void
+set_session_tag(LOCKTAG *tag, Oid relid, uint32 key)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, relid, key, LEASE_LOCK_SESSION);
+	tag->locktag_lockmethodid = USER_LOCKMETHOD;
+}
+
+/*
  * Does work(arg) in a subtransaction, waiting for heavyweight locks at most
  * limit microseconds each (negative: no limit of ours).  The user's own
  * lock_timeout goes on to raise its error where it is the shorter one.
@@ -53,8 +70,8 @@ set_tag(LOCKTAG *tag, Oid relid, uint32 number)
  * writes, so any number of such waits fit into one transaction.  With
  * rollback true it is rolled back whatever came: work was a wait alone.
  *
- * Our limit and a unique violation are results, with everything that work did
- * undone; every other error is thrown on, likewise undone.
+ * Our limit is a result, with everything that work did undone; every error is
+ * thrown on, likewise undone.
  */
 LeaseGuarded
 lease_guarded(void (*work) (void *), void *arg, int64 limit, bool rollback)
@@ -95,8 +112,6 @@ lease_guarded(void (*work) (void *), void *arg, int64 limit, bool rollback)
 
 		if (ours && error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			result = GUARDED_TIMEOUT;
-		else if (error->sqlerrcode == ERRCODE_UNIQUE_VIOLATION)
-			result = GUARDED_DUPLICATE;
 		else
 			ReThrowError(error);
 		FreeErrorData(error);
@@ -125,11 +140,35 @@ acquire(const LOCKTAG *tag, LOCKMODE mode, bool nowait)
 }
 
 static void
+release(const LOCKTAG *tag, LOCKMODE mode)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelease(tag, mode, false);
+	CurrentResourceOwner = owner;
+}
+
+static void
 acquire_waiting(void *arg)
 {
 	LockRequest *request = arg;
 
 	(void) acquire(&request->tag, request->mode, false);
+}
+
+/*
+ * Takes a lock within limit microseconds; without a subtransaction where it is
+ * to be had at once.
+ */
+static bool
+request_lock(LockRequest *request, int64 limit)
+{
+	if (acquire(&request->tag, request->mode, true) != LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	if (limit == 0)
+		return false;
+	return lease_guarded(acquire_waiting, request, limit, false) == GUARDED_DONE;
 }
 
 /*
@@ -145,19 +184,15 @@ lease_lock(Oid relid, uint32 number, LOCKMODE mode, int64 limit)
 
 	set_tag(&request.tag, relid, number);
 	request.mode = mode;
-	if (acquire(&request.tag, mode, true) != LOCKACQUIRE_NOT_AVAIL)
-		return true;
 
 	/*
-	 * Who holds the stronger lock already is refused above for the sake of
-	 * those who wait for it; asked for without that condition he goes first,
-	 * and need not wait.
+	 * Who holds the stronger lock already would be refused for the sake of
+	 * those who wait for it; asked for without the condition that he does not
+	 * wait, he goes first, and need not.
 	 */
 	if (mode == ShareLock && LEASE_LOCK_HELD(&request.tag, ExclusiveLock))
 		return acquire(&request.tag, mode, false) != LOCKACQUIRE_NOT_AVAIL;
-	if (limit == 0)
-		return false;
-	return lease_guarded(acquire_waiting, &request, limit, false) == GUARDED_DONE;
+	return request_lock(&request, limit);
 }
 
 /*
@@ -166,13 +201,10 @@ lease_lock(Oid relid, uint32 number, LOCKMODE mode, int64 limit)
 void
 lease_unlock(Oid relid, uint32 number, LOCKMODE mode)
 {
-	ResourceOwner owner = CurrentResourceOwner;
 	LOCKTAG		tag;
 
 	set_tag(&tag, relid, number);
-	CurrentResourceOwner = CurTransactionResourceOwner;
-	LockRelease(&tag, mode, false);
-	CurrentResourceOwner = owner;
+	release(&tag, mode);
 }
 
 /*
@@ -187,39 +219,136 @@ lease_lock_held(Oid relid, uint32 number, LOCKMODE mode)
 	return LEASE_LOCK_HELD(&tag, mode);
 }
 
+static void
+set_creation_tag(LOCKTAG *tag, Oid relid, LeaseName role)
+{
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, relid,
+					   hash_bytes((const unsigned char *) role.data, role.len),
+					   LEASE_LOCK_CREATION);
+}
+
 /*
- * The pids of the other transactions whose lock conflicts with this mode, 0
- * for a prepared one; with ShareLock the takeovers, with ExclusiveLock the
- * fences too.  A snapshot: they may be gone when the caller looks.
+ * Lets one at a time make the row of a name (or of another with its hash),
+ * until the transaction ends.
  */
-int
-lease_lock_pids(Oid relid, uint32 number, LOCKMODE mode, int **pids)
+bool
+lease_creation_lock(Oid relid, LeaseName role, int64 limit)
+{
+	LockRequest request;
+
+	set_creation_tag(&request.tag, relid, role);
+	request.mode = ExclusiveLock;
+	return request_lock(&request, limit);
+}
+
+void
+lease_creation_unlock(Oid relid, LeaseName role)
 {
 	LOCKTAG		tag;
-	VirtualTransactionId *holders;
+
+	set_creation_tag(&tag, relid, role);
+	release(&tag, ExclusiveLock);
+}
+
+/*
+ * Joins the queue of those who campaign for a lease, and waits to be its head,
+ * at most limit microseconds (negative: without limit).  The lock manager
+ * keeps the others in order and asleep.  Until the transaction ends.
+ */
+bool
+lease_queue_lock(Oid relid, uint32 number, int64 limit)
+{
+	LockRequest request;
+
+	SET_LOCKTAG_OBJECT(request.tag, MyDatabaseId, relid, number,
+					   LEASE_LOCK_QUEUE);
+	request.mode = ExclusiveLock;
+	return request_lock(&request, limit);
+}
+
+/*
+ * Locks a key that is this session's alone, until the session ends, DISCARD
+ * ALL, or lease_session_unlock: neither an error nor PREPARE TRANSACTION ends
+ * it.
+ */
+void
+lease_session_lock(Oid relid, uint32 key)
+{
+	LOCKTAG		tag;
+
+	set_session_tag(&tag, relid, key);
+	if (LockAcquire(&tag, ExclusiveLock, true, true) == LOCKACQUIRE_NOT_AVAIL)
+		elog(ERROR, "session lock %u is taken", key);
+}
+
+void
+lease_session_unlock(Oid relid, uint32 key)
+{
+	LOCKTAG		tag;
+
+	set_session_tag(&tag, relid, key);
+	LockRelease(&tag, ExclusiveLock, true);
+}
+
+/*
+ * Does the session that has this key live?  Found out by trying for a lock
+ * that its lock excludes and that excludes no other who tries; the list of
+ * conflicts that the lock manager gives leaves out idle sessions.  A standby
+ * does not know its primary's sessions, and takes them to live.
+ */
+bool
+lease_session_lives(Oid relid, uint32 key)
+{
+	LOCKTAG		tag;
+
+	if (RecoveryInProgress())
+		return true;
+	set_session_tag(&tag, relid, key);
+	if (LEASE_LOCK_HELD(&tag, ExclusiveLock))
+		return true;
+	if (acquire(&tag, RowShareLock, true) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	release(&tag, RowShareLock);
+	return false;
+}
+
+/*
+ * The other transactions whose lock conflicts with this mode: with ShareLock
+ * the takeovers, with ExclusiveLock the fences too.  A snapshot: they may be
+ * gone when the caller looks.
+ */
+int
+lease_lock_holders(Oid relid, uint32 number, LOCKMODE mode,
+				   LeaseLockHolder **holders)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *vxids;
 	int			count;
 	int			found = 0;
 
 	set_tag(&tag, relid, number);
-	holders = GetLockConflicts(&tag, mode, &count);
-	*pids = palloc(sizeof(int) * Max(count, 1));
+	vxids = GetLockConflicts(&tag, mode, &count);
+	*holders = palloc0(sizeof(LeaseLockHolder) * Max(count, 1));
 	for (int i = 0; i < count; i++)
 	{
-		PGPROC	   *proc = LEASE_VXID_PROC(holders[i]);
+		LeaseLockHolder *holder = &(*holders)[found];
+		PGPROC	   *proc = LEASE_VXID_PROC(vxids[i]);
 		bool		more;
 
 		/*
 		 * A prepared transaction goes by the number of the backend that
-		 * prepared it, or by none after a restart; that backend has moved on,
-		 * or its place is another's.
+		 * prepared it; that backend has moved on, or its place is another's.
+		 * After a restart it goes by its own transaction id.
 		 */
-		if (proc != NULL &&
-			LEASE_PROC_LXID(proc) == holders[i].localTransactionId)
-			(*pids)[found++] = proc->pid;
-		else if (proc == NULL ||
-				 TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(holders[i],
-																 &more)))
-			(*pids)[found++] = 0;
+		holder->vxid = vxids[i];
+		if (proc != NULL && LEASE_PROC_LXID(proc) == vxids[i].localTransactionId)
+			holder->pid = proc->pid;
+		else if (proc == NULL)
+			holder->prepared = vxids[i].localTransactionId;
+		else
+			holder->prepared = TwoPhaseGetXidByVirtualXID(vxids[i], &more);
+		if (holder->pid != 0 || TransactionIdIsValid(holder->prepared))
+			found++;
 	}
 	return found;
 }

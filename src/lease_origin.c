@@ -31,8 +31,6 @@
 #include "common/int.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "leader_lease.h"
@@ -74,39 +72,6 @@ lease_origin(Oid relid)
 	origin = (int64) hash_bytes_extended((unsigned char *) parts,
 										 sizeof(parts), 0);
 	return origin == 0 ? 1 : origin;
-}
-
-/*
- * Runs one command as the owner of the lease table, for the rare writes that
- * want defaults, checks and triggers as any INSERT gets them.  In the command
- * %s stands for the table's schema.  Its result, if any, is in SPI_tuptable
- * until the caller's SPI_finish.
- */
-void
-lease_spi_as_owner(Oid relid, const char *command, int nargs, Oid *types,
-				   Datum *values, const char *nulls)
-{
-	Relation	rel = RelationIdGetRelation(relid);
-	Oid			save_user;
-	int			save_context;
-	int			result;
-
-	if (!RelationIsValid(rel))
-		elog(ERROR, "could not open relation with OID %u", relid);
-	command = psprintf(command, quote_identifier(get_namespace_name(RelationGetNamespace(rel))));
-
-	/* an error gives the user back with the (sub)transaction */
-	GetUserIdAndSecContext(&save_user, &save_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   save_context | SECURITY_LOCAL_USERID_CHANGE |
-						   SECURITY_NOFORCE_RLS);
-	RelationClose(rel);
-	result = SPI_execute_with_args(command, nargs, types, values, nulls,
-								   false, 0);
-	SetUserIdAndSecContext(save_user, save_context);
-	if (result < 0)
-		elog(ERROR, "SPI_execute_with_args failed: %s",
-			 SPI_result_code_string(result));
 }
 
 /*

@@ -123,6 +123,15 @@ columns(Relation rel)
 	return known.column;
 }
 
+/*
+ * The number of the column that the primary key is on.
+ */
+AttrNumber
+lease_row_key(Relation rel)
+{
+	return columns(rel)[COL_ROLE];
+}
+
 static Datum
 get(TupleTableSlot *slot, LeaseColumn col, bool *isnull)
 {

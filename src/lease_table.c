@@ -83,12 +83,15 @@ lease_table_find(LeaseTable *table, LeaseName role)
 	Oid			pkey = LEASE_PRIMARY_KEY(table->rel);
 	bool		serializable = IsolationIsSerializable();
 	Snapshot	snapshot;
-	Relation	index;
+	Relation	index = NULL;
 	IndexScanDesc scan;
 	ScanKeyData key;
 	bool		found = false;
 
-	if (!OidIsValid(pkey))
+	if (OidIsValid(pkey))
+		index = index_open(pkey, AccessShareLock);
+	if (index == NULL || index->rd_index->indnkeyatts != 1 ||
+		index->rd_index->indkey.values[0] != lease_row_key(table->rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" has lost its primary key",
@@ -96,7 +99,6 @@ lease_table_find(LeaseTable *table, LeaseName role)
 				 errhint("Add PRIMARY KEY (role) again.")));
 
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	index = index_open(pkey, AccessShareLock);
 	scan = LEASE_INDEX_BEGINSCAN(table->rel, index,
 								 serializable ? SnapshotAny : snapshot);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
@@ -113,6 +115,16 @@ lease_table_find(LeaseTable *table, LeaseName role)
 	if (found)
 		lease_row_decode(table->rel, table->slot, &table->row);
 	return found;
+}
+
+/*
+ * Keeps the row but lets go of its page, before a wait: VACUUM may want it.
+ */
+void
+lease_table_unpin(LeaseTable *table)
+{
+	ExecMaterializeSlot(table->slot);
+	lease_row_decode(table->rel, table->slot, &table->row);
 }
 
 /*
@@ -140,7 +152,8 @@ lock_row(LeaseTable *table, LockWaitPolicy policy)
 	ItemPointerData tid = table->slot->tts_tid;
 	TM_FailureData failure;
 
-	return table_tuple_lock(table->rel, &tid, GetActiveSnapshot(),
+	/* the tid says which version; a snapshot would only hold back vacuum */
+	return table_tuple_lock(table->rel, &tid, SnapshotAny,
 							table->slot, GetCurrentCommandId(false),
 							LockTupleNoKeyExclusive, policy, 0, &failure);
 }
@@ -197,6 +210,7 @@ lease_table_await_row(LeaseTable *table, int64 limit)
 	LeaseTable	waiting = *table;
 	LeaseGuarded result;
 
+	ExecClearTuple(table->slot);
 	waiting.slot = table_slot_create(table->rel, NULL);
 	waiting.slot->tts_tid = table->tid;
 	result = lease_guarded(await_row, &waiting, limit, true);
@@ -219,9 +233,11 @@ executor_state(Relation rel, ResultRelInfo **result)
 }
 
 /*
- * Writes a new version of the row, which the caller has locked.  Indexes and
- * checks that a DBA added are kept; triggers are for statements and are not
- * fired.  Later commands, in this statement too, see the new version.
+ * Writes a new version of the row, which the caller has locked.  Indexes,
+ * checks and generated columns that a DBA added are kept; triggers, and what
+ * works by triggers (foreign keys, deferred constraints), are for statements
+ * and are not fired.  Later commands, in this statement too, see the new
+ * version.
  */
 void
 lease_table_update(LeaseTable *table, const LeaseRow *row)
@@ -234,6 +250,11 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	ResultRelInfo *result = NULL;
 	EState	   *estate = NULL;
 	LeaseUpdatedIndexes updated;
+	bool		pushed = !ActiveSnapshotSet();
+
+	/* checks and index expressions may ask for one; a campaign has none */
+	if (pushed)
+		PushActiveSnapshot(GetTransactionSnapshot());
 
 	slot_getallattrs(table->slot);
 	memcpy(slot->tts_values, table->slot->tts_values,
@@ -267,6 +288,8 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	if (estate != NULL)
 		FreeExecutorState(estate);
 	ExecDropSingleTupleTableSlot(slot);
+	if (pushed)
+		PopActiveSnapshot();
 
 	table->written = true;
 	lease_xact_changed();

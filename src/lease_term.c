@@ -14,14 +14,33 @@
 #include "leader_lease.h"
 
 /*
+ * A term that is tied to a session ends with it.
+ */
+static bool
+session_ended(Oid relid, const LeaseRow *row)
+{
+	return row->session != 0 &&
+		!lease_session_lives(relid, (uint32) row->session);
+}
+
+/*
+ * Is there a term that nothing has ended but time?
+ */
+bool
+lease_term_open(const LeaseRow *row)
+{
+	return row->holder.data != NULL && row->ended.data == NULL;
+}
+
+/*
  * Does the row's holder keep others out?  Also across a failover: the holder
  * of before cannot know of it yet, so others wait for his time to pass.
  */
 bool
-lease_term_live(const LeaseRow *row, const LeaseMoment *now)
+lease_term_live(Oid relid, const LeaseRow *row, const LeaseMoment *now)
 {
-	return row->holder.data != NULL && row->ended.data == NULL &&
-		lease_clock_remaining(row, now) > 0;
+	return lease_term_open(row) && lease_clock_remaining(row, now) > 0 &&
+		!session_ended(relid, row);
 }
 
 /*
@@ -30,8 +49,8 @@ lease_term_live(const LeaseRow *row, const LeaseMoment *now)
  * without data is not compared (proof by the token alone).
  */
 LeaseVerdict
-lease_term_judge(const LeaseRow *row, LeaseName holder, int64 token,
-				 int64 origin, const LeaseMoment *now)
+lease_term_judge(Oid relid, const LeaseRow *row, LeaseName holder, int64 token,
+				 const LeaseMoment *now)
 {
 	if (row == NULL)
 		return TERM_NO_LEASE;
@@ -42,11 +61,33 @@ lease_term_judge(const LeaseRow *row, LeaseName holder, int64 token,
 		return TERM_OTHER_HOLDER;
 	if (row->ended.data != NULL)
 		return TERM_ENDED;
-	if (row->origin != origin)
+	if (row->origin != lease_origin(relid))
 		return TERM_BEFORE_FAILOVER;
 	if (lease_clock_remaining(row, now) <= 0)
 		return TERM_EXPIRED;
+	if (session_ended(relid, row))
+		return TERM_SESSION_ENDED;
 	return TERM_CURRENT;
+}
+
+/*
+ * The ttl of a new term, or of a live one that is prolonged or handed over:
+ * the one asked for, else the live term's own, else the lease's, else the
+ * setting's.
+ */
+int64
+lease_term_choose_ttl(const LeaseRow *row, int64 asked, bool live)
+{
+	int64		ttl = asked;
+
+	if (ttl == 0 && live)
+		ttl = row->ttl;
+	if (ttl == 0)
+		ttl = row->usual_ttl;
+	if (ttl == 0)
+		ttl = lease_default_ttl * INT64CONST(1000);
+	lease_ttl_check(ttl);
+	return ttl;
 }
 
 /*
@@ -55,11 +96,11 @@ lease_term_judge(const LeaseRow *row, LeaseName holder, int64 token,
  * whether a snapshot has seen the term begin.
  */
 void
-lease_term_begin(LeaseRow *row, LeaseName holder, int64 token, int64 origin)
+lease_term_begin(Oid relid, LeaseRow *row, LeaseName holder, int64 token)
 {
 	row->holder = holder;
 	row->token = token;
-	row->origin = origin;
+	row->origin = lease_origin(relid);
 	row->granted_xid = GetTopFullTransactionId();
 	row->granted_cid = GetCurrentCommandId(true);
 	row->ended.data = NULL;
@@ -76,21 +117,24 @@ lease_term_end(LeaseRow *row, const char *how, const LeaseMoment *now)
 	row->ended.len = strlen(how);
 	row->expires_at = Min(row->expires_at, now->wall);
 	row->deadline = 0;
+	row->session = 0;
 }
 
 /*
- * The state in a word, for people.
+ * The state in a word, for people and for the history.
  */
 const char *
-lease_term_state(const LeaseRow *row, int64 origin, const LeaseMoment *now)
+lease_term_state(Oid relid, const LeaseRow *row, const LeaseMoment *now)
 {
-	if (row->holder.data == NULL && row->ended.data == NULL)
-		return "free";
+	LeaseName	revoked = {"revoked", strlen("revoked")};
+
 	if (row->ended.data != NULL)
-		return row->ended.len == strlen("revoked") &&
-			memcmp(row->ended.data, "revoked", row->ended.len) == 0 ?
-			"revoked" : "released";
+		return lease_name_equal(row->ended, revoked) ? "revoked" : "released";
+	if (row->holder.data == NULL)
+		return "free";
 	if (lease_clock_remaining(row, now) <= 0)
 		return "expired";
-	return row->origin == origin ? "held" : "failed_over";
+	if (row->origin != lease_origin(relid))
+		return "failed_over";
+	return session_ended(relid, row) ? "session_ended" : "held";
 }

@@ -41,7 +41,6 @@ lease_term(PG_FUNCTION_ARGS)
 	Relation	rel;
 	LeaseRow	row;
 	LeaseMoment now;
-	int64		origin;
 	int64		remaining;
 	Datum		values[3];
 	bool		nulls[3] = {false};
@@ -66,11 +65,10 @@ lease_term(PG_FUNCTION_ARGS)
 	lease_row_decode(rel, slot, &row);
 
 	lease_clock_read(&now);
-	origin = lease_origin(relid);
-	remaining = lease_term_live(&row, &now) ?
+	remaining = lease_term_live(relid, &row, &now) ?
 		lease_clock_remaining(&row, &now) : 0;
-	values[0] = CStringGetTextDatum(lease_term_state(&row, origin, &now));
-	values[1] = BoolGetDatum(remaining > 0 && row.origin == origin);
+	values[0] = CStringGetTextDatum(lease_term_state(relid, &row, &now));
+	values[1] = BoolGetDatum(remaining > 0 && row.origin == lease_origin(relid));
 	values[2] = IntervalPGetDatum(lease_interval(remaining));
 	nulls[2] = remaining <= 0;
 

@@ -270,7 +270,8 @@ guard_function(FunctionCallInfo fcinfo)
  *
  * Puts the guard on a table; calling it again changes it.  For the table's
  * owner.  Locks the table, and all below it, as CREATE TRIGGER does (SHARE ROW
- * EXCLUSIVE) until the transaction ends, so no write slips in between.
+ * EXCLUSIVE), and ACCESS EXCLUSIVE where it changes a guard, until the
+ * transaction ends, so no write slips in between.
  */
 Datum
 lease_protect(PG_FUNCTION_ARGS)

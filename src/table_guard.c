@@ -110,14 +110,14 @@ draw_number(Relation rel)
 		number = nextval_internal(sequence, false);
 		values[0] = Int64GetDatum(number);
 		SPI_connect();
-		lease_spi_as_owner(relid, "SELECT FROM %s.leader_lease WHERE number OPERATOR(pg_catalog.=) $1",
+		lease_spi_as_owner(relid, "SELECT FROM %s.leader_lease WHERE number = $1",
 						   1, types, values, NULL);
 		taken = SPI_processed > 0;
 		if (taken)
 		{
 			types[0] = REGCLASSOID;
 			values[0] = ObjectIdGetDatum(sequence);
-			lease_spi_as_owner(relid, "SELECT pg_catalog.setval($1, pg_catalog.max(number)) FROM %s.leader_lease",
+			lease_spi_as_owner(relid, "SELECT setval($1, max(number)) FROM %s.leader_lease",
 							   1, types, values, NULL);
 		}
 		SPI_finish();
@@ -203,7 +203,7 @@ before_insert(Relation rel, HeapTuple tuple)
 				row.token = next;
 			run_until_by_hand(&row, &now);
 			row.acquired_at = now.wall;
-			lease_term_begin(&row, row.holder, row.token, origin);
+			lease_term_begin(relid, &row, row.holder, row.token);
 		}
 	}
 	lease_xact_changed();
@@ -223,37 +223,27 @@ take_over_by_hand(Oid relid, const LeaseRow *old, LeaseRow *new,
 
 	if (!lease_lock(relid, old->number, ExclusiveLock, 0))
 	{
-		int		   *pids;
-		int			takeovers = lease_lock_pids(relid, old->number, ShareLock,
-												&pids);
-		int			holders = lease_lock_pids(relid, old->number,
-											  ExclusiveLock, &pids);
-		StringInfoData list;
+		LeaseLockHolder *holders;
+		int			takeovers = lease_lock_holders(relid, old->number,
+												   ShareLock, &holders);
+		int			count = lease_lock_holders(relid, old->number,
+											   ExclusiveLock, &holders);
 
-		if (takeovers > 0 || holders == 0)
+		if (takeovers > 0 || count == 0)
 			return false;
-		initStringInfo(&list);
-		for (int i = 0; i < holders; i++)
-		{
-			if (i > 0)
-				appendStringInfoString(&list, ", ");
-			if (pids[i] != 0)
-				appendStringInfo(&list, "process %d", pids[i]);
-			else
-				appendStringInfoString(&list, "a prepared transaction");
-		}
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("fences hold back the takeover of lease \"%.*s\"",
 						NAME_ARGS(old->role)),
-				 errdetail("Held by %s.", list.data),
+				 errdetail("Held by %s.",
+						   lease_holders_text(relid, holders, count)),
 				 errhint("Retry when their transactions have ended.")));
 	}
 
 	next = lease_next_token(relid, old);
 	if (new->token == old->token || next > old->token + 1)
 		new->token = Max(new->token, next);
-	lease_term_begin(new, new->holder, new->token, lease_origin(relid));
+	lease_term_begin(relid, new, new->holder, new->token);
 	new->acquired_at = now->wall;
 	if (new->expires_at > now->wall)
 	{
@@ -315,7 +305,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 		refuse(&old, "another holder needs another token", "Set fencing_token = fencing_token + 1.");
 
 	lease_clock_read(&now);
-	over = !lease_term_live(&old, &now) || old.origin != lease_origin(relid);
+	over = !lease_term_live(relid, &old, &now) || old.origin != lease_origin(relid);
 	if (new.token > old.token ||
 		(over && new.expires_at != old.expires_at &&
 		 new.expires_at > now.wall))
@@ -329,7 +319,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 		if (new.expires_at != old.expires_at)
 			run_until_by_hand(&new, &now);
 	}
-	else if (lease_term_live(&old, &now))
+	else if (lease_term_live(relid, &old, &now))
 	{
 		/* also a term of another origin, which keeps others out */
 		lease_term_end(&new, "released", &now);
@@ -337,6 +327,35 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	}
 	lease_xact_changed();
 	return lease_row_encode(rel, new_tuple, &new);
+}
+
+/*
+ * After INSERT or UPDATE, when the row stands: tells of a term that began or
+ * ended, as the functions do.  A row that a dump brought began elsewhere.
+ */
+static void
+after_change(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
+{
+	LeaseRow	old;
+	LeaseRow	new;
+	LeaseMoment now;
+
+	decode_tuple(rel, new_tuple, &new);
+	lease_clock_read(&now);
+	if (old_tuple == NULL)
+	{
+		if (FullTransactionIdIsValid(new.granted_xid) &&
+			FullTransactionIdEquals(new.granted_xid,
+									GetTopFullTransactionIdIfAny()))
+			lease_event(RelationGetRelid(rel), NULL, &new, "acquired", &now);
+		return;
+	}
+	decode_tuple(rel, old_tuple, &old);
+	if (new.token != old.token)
+		lease_event(RelationGetRelid(rel), &old, &new,
+					lease_term_open(&new) ? "acquired" : "revoked", &now);
+	else if (lease_term_open(&old) && !lease_term_open(&new))
+		lease_event(RelationGetRelid(rel), &old, &new, "released", &now);
 }
 
 /*
@@ -351,11 +370,16 @@ lease_table_guard(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg_internal("function \"lease_table_guard\" was not called by trigger manager")));
-	if (!TRIGGER_FIRED_BEFORE(trigdata->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg_internal("function \"lease_table_guard\" must be fired BEFORE the event")));
 
+	if (TRIGGER_FIRED_AFTER(trigdata->tg_event))
+	{
+		bool		updated = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
+
+		after_change(trigdata->tg_relation,
+					 updated ? trigdata->tg_trigtuple : NULL,
+					 updated ? trigdata->tg_newtuple : trigdata->tg_trigtuple);
+		PG_RETURN_POINTER(NULL);
+	}
 	if (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event))
 		PG_RETURN_POINTER(before_insert(trigdata->tg_relation,
 										trigdata->tg_trigtuple));

@@ -1,0 +1,205 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_event.c
+ *	  What is told of a change: notices on channel leader_lease, and the
+ *	  history of terms.
+ *
+ * Both are part of the transaction that makes the change: no notice of a
+ * grant that was rolled back, no grant without its row in the history.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "commands/async.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/timestamp.h"
+
+#include "leader_lease.h"
+
+PG_FUNCTION_INFO_V1(lease_prune_history);
+
+#define LEASE_CHANNEL		"leader_lease"
+#define PRUNE_WITH_GRANT	"4"
+
+static Datum
+name_datum(LeaseName name)
+{
+	return PointerGetDatum(cstring_to_text_with_len(name.data, name.len));
+}
+
+static void
+append_name(StringInfo payload, const char *key, LeaseName name)
+{
+	appendStringInfo(payload, "\"%s\": ", key);
+	if (name.data == NULL)
+		appendStringInfoString(payload, "null");
+	else
+		escape_json(payload, pnstrdup(name.data, name.len));
+}
+
+/*
+ * One notice: {"role": .., "event": .., "holder": .., "token": ..}.  The
+ * longest names, escaped, stay below what a notice may carry.
+ */
+static void
+notify(const LeaseRow *row, const char *event)
+{
+	StringInfoData payload;
+
+	if (!lease_notify)
+		return;
+	initStringInfo(&payload);
+	appendStringInfoChar(&payload, '{');
+	append_name(&payload, "role", row->role);
+	appendStringInfo(&payload, ", \"event\": \"%s\", ", event);
+	append_name(&payload, "holder", row->holder);
+	appendStringInfo(&payload, ", \"token\": %lld}", (long long) row->token);
+	Async_Notify(LEASE_CHANNEL, payload.data);
+	pfree(payload.data);
+}
+
+/*
+ * Closes the history of a term: why it ended, and when it did, not when that
+ * was noticed.
+ */
+static void
+history_end(Oid relid, const LeaseRow *row, const char *reason,
+			TimestampTz ended_at)
+{
+	Oid			types[4] = {TEXTOID, INT8OID, TIMESTAMPTZOID, TEXTOID};
+	Datum		values[4];
+
+	values[0] = name_datum(row->role);
+	values[1] = Int64GetDatum(row->token);
+	values[2] = TimestampTzGetDatum(ended_at);
+	values[3] = CStringGetTextDatum(reason);
+	lease_spi_as_owner(relid,
+					   "UPDATE %s.leader_lease_history SET ended_at = $3, end_reason = $4"
+					   " WHERE role = $1 AND fencing_token = $2 AND ended_at IS NULL",
+					   4, types, values, NULL);
+}
+
+static void
+history_begin(Oid relid, const LeaseRow *row)
+{
+	Oid			types[5] = {TEXTOID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
+	Datum		values[5];
+
+	values[0] = name_datum(row->role);
+	values[1] = Int64GetDatum(row->token);
+	values[2] = name_datum(row->holder);
+	values[3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
+	values[4] = TimestampTzGetDatum(row->acquired_at);
+	lease_spi_as_owner(relid,
+					   "INSERT INTO %s.leader_lease_history"
+					   " (role, fencing_token, holder_id, db_user, application_name, client_addr, pid, acquired_at)"
+					   " VALUES ($1, $2, $3, $4, current_setting('application_name'), inet_client_addr(), pg_backend_pid(), $5)",
+					   5, types, values, NULL);
+}
+
+/*
+ * A few old rows go with each grant, so that the history stays bounded without
+ * anybody's care.  What another deletes just now is left to him.  Not where a
+ * concurrent deletion would be a serialization failure.
+ */
+static void
+history_prune_some(Oid relid)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1];
+
+	if (lease_history_retention < 0 || IsolationUsesXactSnapshot())
+		return;
+	values[0] = Int32GetDatum(lease_history_retention);
+	lease_spi_as_owner(relid,
+					   "DELETE FROM %1$s.leader_lease_history WHERE ctid = ANY (ARRAY("
+					   "SELECT ctid FROM %1$s.leader_lease_history"
+					   " WHERE ended_at < now() - make_interval(mins => $1)"
+					   " ORDER BY ended_at LIMIT " PRUNE_WITH_GRANT
+					   " FOR UPDATE SKIP LOCKED))",
+					   1, types, values, NULL);
+}
+
+/*
+ * Tells of a change from old (NULL: no row before) to new.  event is how the
+ * new state came about: acquired, released, transferred or revoked.
+ */
+void
+lease_event(Oid relid, const LeaseRow *old, const LeaseRow *new,
+			const char *event, const LeaseMoment *now)
+{
+	bool		began = lease_term_open(new) &&
+		(old == NULL || new->token != old->token);
+	bool		ended = old != NULL && lease_term_open(old) && old->ttl != 0 &&
+		(new->token != old->token || !lease_term_open(new));
+
+	if (lease_history_retention != 0)
+	{
+		SPI_connect();
+		if (ended)
+		{
+			const char *state = lease_term_state(relid, old, now);
+
+			/* what ran out has ended then, whoever comes now */
+			if (strcmp(state, "expired") == 0)
+				history_end(relid, old, state, lease_clock_ended_at(old, now));
+			else if (strcmp(event, "acquired") == 0)
+				history_end(relid, old, state, now->wall);
+			else
+				history_end(relid, old, event, now->wall);
+		}
+		if (began)
+		{
+			history_begin(relid, new);
+			history_prune_some(relid);
+		}
+		SPI_finish();
+	}
+
+	/* a revocation is about the term that ends, and a successor's another */
+	if (strcmp(event, "revoked") != 0)
+		notify(new, event);
+	else
+	{
+		notify(old, event);
+		if (began)
+			notify(new, "acquired");
+	}
+}
+
+/*
+ * lease_prune_history(older_than interval) -> bigint
+ *
+ * Deletes what the history has of terms that ended longer ago than that, of
+ * leases that the caller may use; the number of rows.
+ */
+Datum
+lease_prune_history(PG_FUNCTION_ARGS)
+{
+	Oid			types[2] = {INTERVALOID, OIDOID};
+	Datum		values[2];
+	uint64		deleted;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("older_than must not be null")));
+	lease_require_writable("lease_prune_history()");
+	values[0] = PG_GETARG_DATUM(0);
+	values[1] = ObjectIdGetDatum(GetUserId());
+	SPI_connect();
+	lease_spi_as_owner(lease_table_oid(fcinfo),
+					   "DELETE FROM %1$s.leader_lease_history h"
+					   " WHERE ended_at < now() - $1"
+					   " AND EXISTS (SELECT FROM %1$s.leader_lease l LEFT JOIN pg_roles r ON r.rolname::text = l.owner"
+					   " WHERE l.role = h.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))",
+					   2, types, values, NULL);
+	deleted = SPI_processed;
+	SPI_finish();
+	PG_RETURN_INT64(deleted);
+}
