@@ -201,6 +201,7 @@ lease_row_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row)
 	Datum		xid;
 
 	(void) columns(rel);
+	slot_getallattrs(slot);
 	row->role = get_name(slot, COL_ROLE);
 	row->holder = get_name(slot, COL_HOLDER);
 	row->token = get_int64(slot, COL_TOKEN, 0);

@@ -76,6 +76,9 @@ lease_table_close(LeaseTable *table)
  * In SERIALIZABLE a scan leaves predicate locks, and a stranger who writes
  * the row then fails for our look.  A scan with SnapshotAny leaves none; what
  * it finds is judged by the same snapshot, one version after the other.
+ *
+ * Backward: under an old snapshot that keeps VACUUM from a lease's versions,
+ * the newest one is mostly at the index's end, after thousands of dead ones.
  */
 bool
 lease_table_find(LeaseTable *table, LeaseName role)
@@ -105,7 +108,7 @@ lease_table_find(LeaseTable *table, LeaseName role)
 				PointerGetDatum(cstring_to_text_with_len(role.data, role.len)));
 	index_rescan(scan, &key, 1, NULL, 0);
 	while (!found &&
-		   index_getnext_slot(scan, ForwardScanDirection, table->slot))
+		   index_getnext_slot(scan, BackwardScanDirection, table->slot))
 		found = !serializable ||
 			table_tuple_satisfies_snapshot(table->rel, table->slot, snapshot);
 	index_endscan(scan);

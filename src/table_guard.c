@@ -37,6 +37,9 @@
 
 PG_FUNCTION_INFO_V1(lease_table_guard);
 
+/* how long a transaction that has ended may take to give back its locks */
+#define SETTLE_US	INT64CONST(100000)
+
 static void
 decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
 {
@@ -229,15 +232,25 @@ take_over_by_hand(Oid relid, const LeaseRow *old, LeaseRow *new,
 		int			count = lease_lock_holders(relid, old->number,
 											   ExclusiveLock, &holders);
 
-		if (takeovers > 0 || count == 0)
+		if (takeovers > 0)
 			return false;
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("fences hold back the takeover of lease \"%.*s\"",
-						NAME_ARGS(old->role)),
-				 errdetail("Held by %s.",
-						   lease_holders_text(relid, holders, count)),
-				 errhint("Retry when their transactions have ended.")));
+		if (count > 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("fences hold back the takeover of lease \"%.*s\"",
+							NAME_ARGS(old->role)),
+					 errdetail("Held by %s.",
+							   lease_holders_text(relid, holders, count)),
+					 errhint("Retry when their transactions have ended.")));
+
+		/*
+		 * No running transaction has it.  Either it is our own fence that
+		 * another waits for; or a transaction that has just ended woke us by
+		 * the row, and is about to give back the lease too.
+		 */
+		if (lease_lock_held(relid, old->number, ShareLock) ||
+			!lease_lock(relid, old->number, ExclusiveLock, SETTLE_US))
+			return false;
 	}
 
 	next = lease_next_token(relid, old);
@@ -344,7 +357,9 @@ after_change(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	lease_clock_read(&now);
 	if (old_tuple == NULL)
 	{
-		if (FullTransactionIdIsValid(new.granted_xid) &&
+		/* elsewhere there was a transaction of any number */
+		if (new.origin == lease_origin(RelationGetRelid(rel)) &&
+			FullTransactionIdIsValid(new.granted_xid) &&
 			FullTransactionIdEquals(new.granted_xid,
 									GetTopFullTransactionIdIfAny()))
 			lease_event(RelationGetRelid(rel), NULL, &new, "acquired", &now);
