@@ -4,24 +4,18 @@
 The libpq variables say where the database is; it has to be empty. Exits with 0 when everything went as promised.
 """
 
-import json
 import os
-import queue
-import shutil
 import signal
-import subprocess
 import sys
-import textwrap
-import threading
 import time
-from pathlib import Path
+from queue import Empty, Queue
 
 import psycopg
 
-WORKER = Path(__file__).with_name("worker.py")
+from stage import MARGIN, Screen, Worker
+
 NAMES = ("w1", "w2", "w3")
 PATIENCE = 15       # seconds to wait for an event before the demo has failed
-MARGIN = " " * 8    # where the lanes begin, behind the time
 
 SCHEMA = """
 CREATE EXTENSION leader_lease;
@@ -34,39 +28,41 @@ CREATE TABLE job (
 );
 INSERT INTO job SELECT generate_series(1, 1000);
 SELECT lease_protect('job', 'scheduler', token_column => 'completed_by_token');
-
--- The terms, noted whenever a worker says that it leads. Each lasts, at most, until the next one begins.
-CREATE TABLE grants (token bigint PRIMARY KEY, holder text, at timestamptz);
-CREATE VIEW term AS
-SELECT token, holder, at AS begun, coalesce(lead(at) OVER (ORDER BY token), now()) AS ended FROM grants;
-"""
-
-NOTE_GRANT = """
-INSERT INTO grants SELECT fencing_token, holder_id, acquired_at FROM lease_status WHERE role = 'scheduler'
 """
 
 LEASE = "SELECT ttl, remaining FROM lease_status WHERE role = 'scheduler'"
 
-SUMMARY = """
-SELECT t.token, t.holder, t.begun - %(start)s, t.ended - %(start)s, count(j.id), min(j.id), max(j.id)
-  FROM term t LEFT JOIN job j ON (j.completed_by_token, j.completed_by) = (t.token, t.holder)
- GROUP BY 1, 2, 3, 4
+# who waits, in order: the first has the queue's lock and watches the lease
+QUEUE = """
+SELECT array_agg(pid ORDER BY granted DESC, position) FROM lease_locks WHERE role = 'scheduler' AND mode = 'queue'
+"""
+
+HISTORY = """
+SELECT h.fencing_token, h.holder_id, h.acquired_at - %(start)s, h.ended_at - %(start)s, h.end_reason,
+       count(j.id), min(j.id), max(j.id)
+  FROM lease_history h
+  LEFT JOIN job j ON (j.completed_by_token, j.completed_by) = (h.fencing_token, h.holder_id)
+ WHERE h.role = 'scheduler'
+ GROUP BY 1, 2, 3, 4, 5
  ORDER BY 1
 """
 
 # What must hold in the table at the end. Each query counts what breaks it.
 INVARIANTS = {
-    "each term has a higher token than the one before":
-        "SELECT count(*) FROM term WHERE ended < begun",
+    "each term has a higher token than the one before, and began when that one had ended":
+        """SELECT count(*)
+             FROM (SELECT acquired_at, lag(ended_at, 1, '-infinity') OVER (ORDER BY fencing_token) AS ended_before
+                     FROM lease_history) h
+            WHERE ended_before IS NULL OR acquired_at < ended_before""",
     "no job was completed twice":
         "SELECT count(*) FROM job WHERE completions > 1",
     "no job was left out":
         "SELECT max(id) - count(*) FROM job WHERE completions > 0",
     "none bears a stale token: each has token and holder of the term in which it was written":
         """SELECT count(*) FROM job j WHERE completions > 0 AND NOT EXISTS (
-               SELECT FROM term t
-                WHERE (t.token, t.holder) = (j.completed_by_token, j.completed_by)
-                  AND j.completed_at BETWEEN t.begun AND t.ended)""",
+               SELECT FROM lease_history h
+                WHERE (h.fencing_token, h.holder_id) = (j.completed_by_token, j.completed_by)
+                  AND j.completed_at BETWEEN h.acquired_at AND h.ended_at)""",
 }
 
 
@@ -74,68 +70,12 @@ class Failed(Exception):
     """The story cannot go on."""
 
 
-class Screen:
-    """A timeline with one lane a worker. A mark in each lane shows at every line who leads."""
-
-    LEGEND = "* leads   . stands by   = is stopped   ! is refused   x is gone"
-    COLOURS = {"*": "32;1", ".": "2", "=": "33", "!": "31;1", "x": "31"}
-
-    def __init__(self):
-        self.start = time.monotonic()
-        self.columns = max(40, min(100, shutil.get_terminal_size((100, 24)).columns))
-        self.lane = (self.columns - len(MARGIN)) // len(NAMES)
-        self.coloured = (sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-                         and os.environ.get("TERM", "dumb") != "dumb")
-
-    def paint(self, text, colour):
-        return f"\033[{colour}m{text}\033[0m" if self.coloured and colour and text else text
-
-    def say(self, text="", first="", then="", colour=None):
-        for line in textwrap.wrap(text, self.columns, initial_indent=first, subsequent_indent=then) or [""]:
-            print(self.paint(line, colour), flush=True)
-
-    def act(self, title, names=NAMES):
-        self.say()
-        self.say(title, "== ", "   ", "1")
-        if names:
-            print((MARGIN + "".join(f"{name:{self.lane}}" for name in names)).rstrip(), flush=True)
-
-    def lanes(self, workers, worker, words):
-        """Print one line of the timeline: what happens in one lane, and the mark of each."""
-        clock = f"{time.monotonic() - self.start:5.1f} s "
-        for part in textwrap.wrap(words, self.lane - 3):
-            cells = [self.paint(f"{w.mark} {part if w is worker else '':{self.lane - 2}}", self.COLOURS.get(w.mark))
-                     for w in workers]
-            print((clock + "".join(cells)).rstrip(), flush=True)
-            clock = MARGIN
-
-
-class Worker:
-    """A worker process, and a thread that puts what it reports into the queue of events."""
-
-    def __init__(self, name, events):
-        self.name, self.mark, self.dismissed = name, " ", False
-        self.process = subprocess.Popen([sys.executable, "-I", WORKER, name],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        threading.Thread(target=self.listen, args=(events,), daemon=True).start()
-
-    def listen(self, events):
-        for line in self.process.stdout:
-            events.put({"worker": self, "at": time.monotonic(), **json.loads(line)})
-        events.put({"worker": self, "at": time.monotonic(), "event": "ended", "code": self.process.wait()})
-
-    def signal(self, number):
-        self.dismissed = number in (signal.SIGKILL, signal.SIGTERM)
-        self.process.send_signal(number)
-        return time.monotonic()
-
-
 class Story:
     def __init__(self, db):
         self.db = db
-        self.screen = Screen()
-        self.events = queue.Queue()
-        self.workers = []
+        self.screen = Screen(NAMES)
+        self.events = Queue()
+        self.workers = [Worker(name, self.events) for name in NAMES]
         self.leader = None
         self.reported = {}      # job -> token, as the workers said
         self.promises = []      # (what was promised, was it kept?)
@@ -156,15 +96,15 @@ class Story:
             return
         if kind == "leads":
             self.leader = worker
-            self.db.execute(NOTE_GRANT)
         elif kind == "done":
             self.reported[event["job"]] = event["token"]
         worker.mark, words = {
-            "stands by": (".", "stands by"),
+            "waits": (".", "waits"),
             "leads": ("*", "LEADS, token {token}"),
             "done": ("*", "job {job} done"),
             "refused": ("!", "job {job} REFUSED"),
             "released": (".", "releases token {token}"),
+            "leaves": (".", "stops waiting"),
             "ended": ("x", "killed" if event.get("code") == -signal.SIGKILL else "exits with {code}"),
         }.get(kind, (worker.mark, kind))
         self.screen.lanes(self.workers, worker, words.format(**event))
@@ -177,7 +117,7 @@ class Story:
         while True:
             try:
                 event = self.events.get(timeout=max(until - time.monotonic(), 0))
-            except queue.Empty:
+            except Empty:
                 raise Failed(f"{worker.name if worker else 'nobody'} reported no {kind!r} in {PATIENCE} s") from None
             self.note(event)
             if event["event"] == kind and worker in (None, event["worker"]):
@@ -190,11 +130,28 @@ class Story:
         for _ in range(count):
             self.wait("done", self.leader)
 
+    def join(self, worker, *options):
+        """Start a worker, and wait until it stands in the queue."""
+        worker.start(*options)
+        self.wait_queued(worker)
+
+    def wait_queued(self, worker):
+        pid = self.wait("waits", worker)["pid"]     # right after it has said so, it joins
+        until = time.monotonic() + PATIENCE
+        while pid not in (self.one(QUEUE) or ()):
+            if time.monotonic() > until:
+                raise Failed(f"{worker.name} is not in the queue after {PATIENCE} s")
+            time.sleep(0.02)
+
     def begin(self):
-        self.screen.act("Three workers compete for the lease. Its holder does one job a second.")
-        self.workers += [Worker(name, self.events) for name in NAMES]
-        self.wait("leads")
-        self.jobs(3)
+        self.screen.act("Three workers want the lease: the first leads, the others wait in turn. "
+                        "Its holder does one job a second.")
+        first, second, third = self.workers
+        first.start()
+        self.wait("leads", first)
+        self.join(second)
+        self.join(third, "--bind")
+        self.jobs(2)
 
     def kill(self):
         """kill -9: the dead leader tells nobody, so the others wait until the lease has run out."""
@@ -203,10 +160,14 @@ class Story:
         ttl, left = (interval.total_seconds() for interval in self.db.execute(LEASE).fetchone())
         self.screen.act(f"kill -9 for {victim.name}, in the middle of job {job}. "
                         f"Of {ttl:g} s, the lease has {left:.1f} s left.")
-        took = self.wait("leads")["at"] - killed
-        self.screen.say(f"Takeover {took:.2f} s after the kill.", MARGIN, MARGIN)
-        self.promise(f"after kill -9 the lease had {left:.2f} s left, and the next one led after {took:.2f} s",
-                     left - 0.1 < took < left + 1)
+        event = self.wait("leads")
+        self.unbound = event["at"] - killed
+        self.screen.say(f"Takeover {self.unbound:.2f} s after the kill.", MARGIN, MARGIN)
+        self.promise(f"after kill -9 the lease had {left:.2f} s left, and the next one led after {self.unbound:.2f} s",
+                     left - 0.1 < self.unbound < left + 1)
+        self.promise("it was the one that had waited longest", event["worker"] is self.workers[1])
+        self.screen.say(f"{victim.name} is started again, and waits in turn.", MARGIN, MARGIN)
+        self.join(victim)
         self.jobs(2)
         self.promise(f"and it did job {job}, which the killed one had begun", job in self.reported)
 
@@ -235,12 +196,27 @@ class Story:
         for word, part in (f"ERROR {event['sqlstate']}", "message"), ("DETAIL", "detail"), ("HINT", "hint"):
             if event[part]:
                 self.screen.say(f"{word}: {event[part]}", MARGIN, MARGIN + "  ", "31")
-        self.wait("stands by", sleeper)
+        self.wait_queued(sleeper)
         self.promise(f"the write of the paused leader was refused with {event['sqlstate']}",
                      (event["sqlstate"], event["job"]) == ("LF001", job))
         self.promise(f"and job {job} stayed as its successor had written it",
                      job in self.reported and self.written(job) == before)
         self.jobs(1)
+
+    def kill_bound(self):
+        """kill -9 again: this leader's term is bound to its connection, whose end the server notices at once."""
+        victim, job = self.leader, self.wait("works", self.leader)["job"]
+        killed = victim.signal(signal.SIGKILL)
+        left = self.one("SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM lease_status")
+        self.screen.act(f"kill -9 for {victim.name}, in the middle of job {job}. Its term is bound to its connection. "
+                        f"Without that, it would have {left:.1f} s left.")
+        took = self.wait("leads")["at"] - killed
+        self.screen.say(f"Takeover {took:.2f} s after the kill. Unbound, it took {self.unbound:.2f} s.", MARGIN, MARGIN)
+        self.promise(f"after kill -9 of a leader bound to its connection the next one led after {took:.2f} s",
+                     took < min(1, left))
+        self.screen.say(f"{victim.name} is started again, and waits in turn.", MARGIN, MARGIN)
+        self.join(victim, "--bind")
+        self.jobs(2)
 
     def leave(self):
         """SIGTERM: the leader gives the lease back, and nobody has to wait for its end."""
@@ -253,23 +229,31 @@ class Story:
         self.promise(f"after SIGTERM the leader finished job {job} and exited with 0",
                      job in self.reported and leaver.process.wait(PATIENCE) == 0)
         self.promise(f"and the next one led at once: {took:.2f} s after the release", took < 1)
-        self.jobs(2)
+        self.jobs(1)
 
     def end(self):
-        self.screen.act(f"The end: SIGTERM for {self.leader.name} too.")
-        self.leader.signal(signal.SIGTERM)
-        self.wait("ended", self.leader)
+        waiter, leader = next(w for w in self.workers if w.mark == "."), self.leader
+        self.screen.act(f"The end: SIGTERM for {waiter.name}, which waits, and then for {leader.name}.")
+        waiter.signal(signal.SIGTERM)
+        self.promise("after SIGTERM the waiting one left the queue and exited with 0",
+                     self.wait("ended", waiter)["code"] == 0 and self.one(QUEUE) is None)
+        leader.signal(signal.SIGTERM)
+        self.wait("ended", leader)
 
     def summary(self, start):
-        """Read the outcome back from the table. Return whether all is as promised."""
+        """Read the outcome back from the tables. Return whether all is as promised."""
         say = self.screen.say
-        self.screen.act("What the table says", names=())
-        say("token  holder     term (s)       jobs", "   ")
-        for token, holder, begun, ended, count, first, last in self.db.execute(SUMMARY, {"start": start}):
-            term = f"{begun.total_seconds():4.1f} to {ended.total_seconds():4.1f}"
-            say(f"{token:5}  {holder:9}  {term}   {count} ({first} to {last})", "   ")
+        self.screen.act("What the history and the table say", lanes=False)
+        say("token  holder     term (s)      ended by       jobs", "   ")
+        reasons = []
+        for token, holder, begun, ended, reason, count, first, last in self.db.execute(HISTORY, {"start": start}):
+            term = f"{begun.total_seconds():4.1f} to {ended.total_seconds():4.1f}" if ended else "not ended"
+            say(f"{token:5}  {holder:9}  {term:12}  {reason or '':13}  {count} ({first} to {last})", "   ")
+            reasons.append(reason)
         say()
 
+        self.promise("the history tells how each term ended",
+                     reasons == ["expired", "expired", "session_ended", "released", "released"])
         for text, query in INVARIANTS.items():
             self.promise(text, self.one(query) == 0)
         done = self.db.execute("SELECT id, completed_by_token FROM job WHERE completions > 0").fetchall()
@@ -294,16 +278,16 @@ def main():
         story = Story(db)
         story.screen.say(Screen.LEGEND, MARGIN)
         try:
-            for act in story.begin, story.kill, story.pause, story.leave, story.end:
+            for act in story.begin, story.kill, story.pause, story.kill_bound, story.leave, story.end:
                 act()
             kept = story.summary(start)
         except Failed as failure:
             story.screen.say(f"The demo failed: {failure}", colour="31;1")
             kept = False
         finally:
-            for worker in story.workers:
-                worker.process.kill()
-                worker.process.wait()
+            for process in [w.process for w in story.workers if w.process]:
+                process.kill()
+                process.wait()
     sys.exit(0 if kept else 1)
 
 
