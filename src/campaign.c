@@ -25,6 +25,8 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -33,7 +35,7 @@
 
 PG_FUNCTION_INFO_V1(lease_campaign);
 
-/* how long the head sleeps at most between two looks at a live lease */
+/* how long the head sleeps, or waits for fences, at most between two looks */
 #define LOOK_EVERY	INT64CONST(25000)
 
 typedef struct Campaign
@@ -43,6 +45,7 @@ typedef struct Campaign
 	int64		ttl;
 	int64		max_wait;		/* microseconds; negative: no limit */
 	int64		start;			/* boot-time clock */
+	MemoryContext look_context; /* emptied after each look */
 } Campaign;
 
 static int64
@@ -75,34 +78,6 @@ time_left(const Campaign *campaign)
 }
 
 /*
- * The lease's number, made when it is not there.
- */
-static uint32
-find_number(FunctionCallInfo fcinfo, const Campaign *campaign)
-{
-	LeaseOutcome outcome;
-	LeaseTable	table;
-	uint32		number;
-	bool		found;
-
-	lease_table_open(&table, lease_table_oid(fcinfo));
-	found = lease_table_find(&table, campaign->role);
-	if (found)
-	{
-		lease_access_require(&table.row);
-		number = table.row.number;
-	}
-	lease_table_close(&table);
-	if (found)
-		return number;
-
-	/* who makes it may as well lead; the next look tells */
-	lease_try(lease_table_oid(fcinfo), campaign->role, campaign->holder,
-			  campaign->ttl, lease_takeover_limit(), &outcome);
-	return 0;
-}
-
-/*
  * A client that went away while it waited must not be given the lease: it
  * would lead, as nobody, until its ttl is over.
  */
@@ -117,13 +92,99 @@ require_client(void)
 
 /*
  * Lets go of everything that would be held during a wait but the place in the
- * queue.
+ * queue.  Statements that a look runs by SPI leave the portal a snapshot.
  */
 static void
 hold_nothing(void)
 {
+	ForgetPortalSnapshots();
 	InvalidateCatalogSnapshot();
 	Assert(!ActiveSnapshotSet());
+}
+
+/*
+ * One attempt at the lease: the token, or 0.  It waits for nothing: during a
+ * wait it would keep the table's lock, which DDL queues for.
+ *
+ * The client is asked again after the grant, which may have come late: an
+ * error then takes the grant back.
+ */
+static int64
+look(FunctionCallInfo fcinfo, const Campaign *campaign, LeaseOutcome *outcome)
+{
+	MemoryContext caller;
+
+	require_client();
+	caller = MemoryContextSwitchTo(campaign->look_context);
+	lease_try(lease_table_oid(fcinfo), campaign->role, campaign->holder,
+			  campaign->ttl, 0, outcome);
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(campaign->look_context);
+	if (outcome->token != 0)
+		require_client();
+	return outcome->token;
+}
+
+/*
+ * Sleeps until the next look: a while, or until the live term runs out.  False
+ * when the time is up.
+ */
+static bool
+sleep_between_looks(const Campaign *campaign, const LeaseOutcome *outcome)
+{
+	int64		left = time_left(campaign);
+	int64		sleep = LOOK_EVERY;
+
+	if (left == 0)
+		return false;
+	if (left > 0)
+		sleep = Min(sleep, left);
+	if (outcome->retry_after > 0)
+		sleep = Min(sleep, outcome->retry_after);
+	hold_nothing();
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) (sleep / 1000 + 1), PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * The lease's number, for the queue; or, without standing in line, the token
+ * where nobody can come before us: the lease has yet to be made, or our own
+ * term is live, whose end those in the queue wait for.  0 and no number: the
+ * time is up.
+ */
+static int64
+look_first(FunctionCallInfo fcinfo, const Campaign *campaign, uint32 *number)
+{
+	LeaseOutcome outcome;
+
+	do
+	{
+		LeaseTable	table;
+		LeaseMoment now;
+		bool		own = false;
+
+		*number = 0;
+		lease_table_open(&table, lease_table_oid(fcinfo));
+		if (lease_table_find(&table, campaign->role))
+		{
+			lease_access_require(&table.row);
+			lease_clock_read(&now);
+			own = lease_name_equal(table.row.holder, campaign->holder) &&
+				lease_term_live(RelationGetRelid(table.rel), &table.row, &now);
+			*number = table.row.number;
+		}
+		lease_table_close(&table);
+		if (*number != 0 && !own)
+			return 0;
+		*number = 0;
+		if (look(fcinfo, campaign, &outcome) != 0)
+			return outcome.token;
+	} while (sleep_between_looks(campaign, &outcome));
+	return 0;
 }
 
 /*
@@ -131,37 +192,33 @@ hold_nothing(void)
  * is up.
  */
 static int64
-watch(FunctionCallInfo fcinfo, const Campaign *campaign)
+watch(FunctionCallInfo fcinfo, const Campaign *campaign, uint32 number)
 {
-	for (;;)
-	{
-		LeaseOutcome outcome;
-		int64		left = time_left(campaign);
-		int64		limit = lease_takeover_limit();
-		int64		sleep;
+	LeaseOutcome outcome;
 
-		require_client();
-		if (left >= 0 && (limit < 0 || limit > left))
-			limit = left;
-		lease_try(lease_table_oid(fcinfo), campaign->role, campaign->holder,
-				  campaign->ttl, limit, &outcome);
-		if (outcome.token != 0)
+	do
+	{
+		if (look(fcinfo, campaign, &outcome) != 0)
 			return outcome.token;
 
-		left = time_left(campaign);
-		if (left == 0)
-			return 0;
-		sleep = outcome.retry_after > 0 ?
-			Min(outcome.retry_after, LOOK_EVERY) : LOOK_EVERY;
-		if (left > 0)
-			sleep = Min(sleep, left);
-		hold_nothing();
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 (long) (sleep / 1000 + 1), PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
+		/* the lock manager wakes us when the last fence in the way goes */
+		while (outcome.nblockers > 0)
+		{
+			Oid			relid = lease_table_oid(fcinfo);
+			int64		left = time_left(campaign);
+
+			if (left == 0)
+				return 0;
+			hold_nothing();
+			if (lease_lock(relid, number, ExclusiveLock,
+						   left < 0 ? LOOK_EVERY : Min(left, LOOK_EVERY)))
+				lease_unlock(relid, number, ExclusiveLock);
+			CHECK_FOR_INTERRUPTS();
+			if (look(fcinfo, campaign, &outcome) != 0)
+				return outcome.token;
+		}
+	} while (sleep_between_looks(campaign, &outcome));
+	return 0;
 }
 
 /*
@@ -171,24 +228,15 @@ watch(FunctionCallInfo fcinfo, const Campaign *campaign)
 static int64
 campaign_in_turn(FunctionCallInfo fcinfo, const Campaign *campaign)
 {
-	Oid			relid = lease_table_oid(fcinfo);
-	uint32		number = find_number(fcinfo, campaign);
+	uint32		number;
+	int64		token = look_first(fcinfo, campaign, &number);
 
-	if (number == 0)
-	{
-		/* commit what was made or won, and look again */
-		SPI_commit();
-		XactIsoLevel = XACT_READ_COMMITTED;
-		relid = lease_table_oid(fcinfo);
-		number = find_number(fcinfo, campaign);
-		if (number == 0)
-			return 0;
-	}
-
+	if (token != 0 || number == 0)
+		return token;
 	hold_nothing();
-	if (!lease_queue_lock(relid, number, time_left(campaign)))
+	if (!lease_queue_lock(lease_table_oid(fcinfo), number, time_left(campaign)))
 		return 0;
-	return watch(fcinfo, campaign);
+	return watch(fcinfo, campaign, number);
 }
 
 static LeaseName
@@ -242,6 +290,9 @@ lease_campaign(PG_FUNCTION_ARGS)
 		elog(ERROR, "SPI_connect failed");
 	campaign.role = keep_name(campaign.role);
 	campaign.holder = keep_name(campaign.holder);
+	campaign.look_context = AllocSetContextCreate(CurrentMemoryContext,
+												  "lease_campaign",
+												  ALLOCSET_DEFAULT_SIZES);
 
 	SPI_commit();
 	XactIsoLevel = XACT_READ_COMMITTED;

@@ -13,6 +13,7 @@
 #ifndef LEADER_LEASE_H
 #define LEADER_LEASE_H
 
+#include "access/skey.h"
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
@@ -184,6 +185,12 @@ extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
+extern TupleTableSlot *lease_table_copy(Relation rel, TupleTableSlot *from);
+extern bool lease_table_lock_copy(Relation rel, TupleTableSlot *copy);
+extern void lease_table_write(Relation rel, TupleTableSlot *slot);
+extern AttrNumber lease_table_column(Relation rel, const char *name,
+									 Oid type);
+extern List *lease_table_seek(Relation rel, int nkeys, ScanKeyData *keys);
 
 extern void lease_hint_forget(LeaseName role);
 extern void lease_hint_remember(Oid relid, const LeaseRow *row);
@@ -210,6 +217,7 @@ extern bool lease_queue_lock(Oid relid, uint32 number, int64 limit);
 
 extern void lease_session_lock(Oid relid, uint32 key);
 extern void lease_session_unlock(Oid relid, uint32 key);
+extern bool lease_session_lock_held(Oid relid, uint32 key);
 extern bool lease_session_lives(Oid relid, uint32 key);
 
 /* Another transaction that has a lease's lock: a backend's or a prepared one. */
@@ -227,7 +235,8 @@ extern int	lease_lock_holders(Oid relid, uint32 number, LOCKMODE mode,
 
 extern char *lease_holders_text(Oid relid, const LeaseLockHolder *holders,
 								int count);
-extern void lease_evict(Oid relid, const LeaseRow *row, const char *why);
+extern void lease_evict_watch(Oid relid, const LeaseRow *row);
+extern void lease_evict(LeaseTable *table, LeaseName role, bool force);
 
 /* making a row (lease_create.c) ------------------------------------------- */
 

@@ -134,7 +134,14 @@ lease_clock_ended_at(const LeaseRow *row, const LeaseMoment *now)
 	TimestampTz end;
 
 	if (row->deadline != 0 && row->boot == boot_identity())
+	{
 		end = now->wall + (row->deadline - now->boottime);
+
+		/* the clocks are read one after the other: that is no step */
+		if (end > row->expires_at - USECS_PER_SEC &&
+			end < row->expires_at + USECS_PER_SEC)
+			end = row->expires_at;
+	}
 	else if (pg_add_s64_overflow(row->renewed_at, row->ttl, &end))
 		end = row->expires_at;
 	else

@@ -58,12 +58,16 @@ await_transaction(void *arg)
 	XactLockTableWait(*(TransactionId *) arg, NULL, NULL, XLTW_None);
 }
 
-static void
+/*
+ * False when there is one meanwhile.
+ */
+static bool
 insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
 {
 	Oid			types[3] = {TEXTOID, TEXTOID, INTERVALOID};
 	Datum		values[3];
 	char		nulls[4] = "   ";
+	bool		inserted;
 
 	SPI_connect();
 	values[0] = PointerGetDatum(cstring_to_text_with_len(role.data, role.len));
@@ -74,7 +78,9 @@ insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
 	lease_spi_as_owner(relid,
 					   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
 					   3, types, values, nulls);
+	inserted = SPI_processed > 0;
 	SPI_finish();
+	return inserted;
 }
 
 /*
@@ -111,14 +117,16 @@ lease_create_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl,
 	}
 	if (result == CREATED)
 	{
-		insert_row(relid, role, owner, ttl);
+		/* a statement by hand may have committed its row since the look */
+		if (!insert_row(relid, role, owner, ttl))
+			result = CREATED_BEFORE;
 		if (!lease_table_find(&table, role))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
 					 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
 	}
-	else
+	if (result != CREATED)
 		lease_creation_unlock(relid, role);
 	lease_table_close(&table);
 	return result;

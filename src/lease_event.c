@@ -11,12 +11,16 @@
  */
 #include "postgres.h"
 
+#include "access/stratnum.h"
+#include "access/table.h"
 #include "catalog/pg_type.h"
 #include "commands/async.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/json.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
 
 #include "leader_lease.h"
@@ -65,23 +69,50 @@ notify(const LeaseRow *row, const char *event)
 
 /*
  * Closes the history of a term: why it ended, and when it did, not when that
- * was noticed.
+ * was noticed.  Not by SQL, which would leave predicate locks in SERIALIZABLE.
+ * Who ends a term has its lease to himself, so only a person can be at the row.
  */
 static void
 history_end(Oid relid, const LeaseRow *row, const char *reason,
 			TimestampTz ended_at)
 {
-	Oid			types[4] = {TEXTOID, INT8OID, TIMESTAMPTZOID, TEXTOID};
-	Datum		values[4];
+	Oid			history = get_relname_relid("leader_lease_history",
+											get_rel_namespace(relid));
+	Relation	rel = table_open(history, RowExclusiveLock);
+	AttrNumber	att_ended = lease_table_column(rel, "ended_at",
+											   TIMESTAMPTZOID) - 1;
+	AttrNumber	att_reason = lease_table_column(rel, "end_reason", TEXTOID) - 1;
+	bool		again;
 
-	values[0] = name_datum(row->role);
-	values[1] = Int64GetDatum(row->token);
-	values[2] = TimestampTzGetDatum(ended_at);
-	values[3] = CStringGetTextDatum(reason);
-	lease_spi_as_owner(relid,
-					   "UPDATE %s.leader_lease_history SET ended_at = $3, end_reason = $4"
-					   " WHERE role = $1 AND fencing_token = $2 AND ended_at IS NULL",
-					   4, types, values, NULL);
+	do
+	{
+		ScanKeyData keys[2];
+		ListCell   *cell;
+
+		ScanKeyInit(&keys[0], lease_table_column(rel, "role", TEXTOID),
+					BTEqualStrategyNumber, F_TEXTEQ, name_datum(row->role));
+		ScanKeyInit(&keys[1], lease_table_column(rel, "fencing_token", INT8OID),
+					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(row->token));
+		again = false;
+		foreach(cell, lease_table_seek(rel, 2, keys))
+		{
+			TupleTableSlot *slot = lfirst(cell);
+
+			if (slot->tts_isnull[att_ended] &&
+				!lease_table_lock_copy(rel, slot))
+				again = true;
+			else if (slot->tts_isnull[att_ended])
+			{
+				slot->tts_values[att_ended] = TimestampTzGetDatum(ended_at);
+				slot->tts_isnull[att_ended] = false;
+				slot->tts_values[att_reason] = CStringGetTextDatum(reason);
+				slot->tts_isnull[att_reason] = false;
+				lease_table_write(rel, slot);
+			}
+			ExecDropSingleTupleTableSlot(slot);
+		}
+	} while (again);
+	table_close(rel, NoLock);
 }
 
 static void
@@ -148,8 +179,11 @@ lease_event(Oid relid, const LeaseRow *old, const LeaseRow *new,
 			/* what ran out has ended then, whoever comes now */
 			if (strcmp(state, "expired") == 0)
 				history_end(relid, old, state, lease_clock_ended_at(old, now));
-			else if (strcmp(event, "acquired") == 0)
+			else if (strcmp(state, "held") != 0)
 				history_end(relid, old, state, now->wall);
+			/* a statement by hand may acquire what another holds */
+			else if (strcmp(event, "acquired") == 0)
+				history_end(relid, old, "revoked", now->wall);
 			else
 				history_end(relid, old, event, now->wall);
 		}
@@ -176,7 +210,8 @@ lease_event(Oid relid, const LeaseRow *old, const LeaseRow *new,
  * lease_prune_history(older_than interval) -> bigint
  *
  * Deletes what the history has of terms that ended longer ago than that, of
- * leases that the caller may use; the number of rows.
+ * leases that the caller may use; the number of rows.  What another deletes
+ * just now, a grant perhaps, is left to him.
  */
 Datum
 lease_prune_history(PG_FUNCTION_ARGS)
@@ -194,10 +229,12 @@ lease_prune_history(PG_FUNCTION_ARGS)
 	values[1] = ObjectIdGetDatum(GetUserId());
 	SPI_connect();
 	lease_spi_as_owner(lease_table_oid(fcinfo),
-					   "DELETE FROM %1$s.leader_lease_history h"
+					   "DELETE FROM %1$s.leader_lease_history WHERE ctid = ANY (ARRAY("
+					   "SELECT ctid FROM %1$s.leader_lease_history h"
 					   " WHERE ended_at < now() - $1"
 					   " AND EXISTS (SELECT FROM %1$s.leader_lease l LEFT JOIN pg_roles r ON r.rolname::text = l.owner"
-					   " WHERE l.role = h.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))",
+					   " WHERE l.role = h.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))"
+					   " FOR UPDATE OF h SKIP LOCKED))",
 					   2, types, values, NULL);
 	deleted = SPI_processed;
 	SPI_finish();

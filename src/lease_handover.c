@@ -59,12 +59,15 @@ hand_over(Takeover *takeover)
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not take over lease \"%.*s\" in time",
 							NAME_ARGS(takeover->role)),
+					 step == STEP_BUSY ?
+					 errdetail("Its row is locked by another transaction.") :
 					 takeover->nblockers > 0 ?
 					 errdetail("Held back by %s.",
 							   lease_holders_text(takeover->relid,
 												  takeover->blockers,
-												  takeover->nblockers)) :
-					 errdetail("Its row is locked by another transaction."),
+												  takeover->nblockers)) : 0,
+					 step == STEP_BUSY ?
+					 errhint("Retry when that has ended.") :
 					 errhint("Retry when their transactions have ended, or use lease_revoke with force.")));
 		lease_clock_read(&now);
 		if (limit > 0)

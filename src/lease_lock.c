@@ -28,6 +28,7 @@
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 
 #include "leader_lease.h"
 
@@ -85,6 +86,8 @@ lease_guarded(void (*work) (void *), void *arg, int64 limit, bool rollback)
 	ours = limit >= 0 && (user_timeout == 0 ||
 						  limit / 1000 < user_timeout);
 
+	/* a wait without a snapshot is none with one of the catalogs */
+	InvalidateCatalogSnapshot();
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
@@ -291,6 +294,18 @@ lease_session_unlock(Oid relid, uint32 key)
 }
 
 /*
+ * Does this session have the lock of that key?
+ */
+bool
+lease_session_lock_held(Oid relid, uint32 key)
+{
+	LOCKTAG		tag;
+
+	set_session_tag(&tag, relid, key);
+	return LEASE_LOCK_HELD(&tag, ExclusiveLock);
+}
+
+/*
  * Does the session that has this key live?  Found out by trying for a lock
  * that its lock excludes and that excludes no other who tries; the list of
  * conflicts that the lock manager gives leaves out idle sessions.  A standby
@@ -303,9 +318,9 @@ lease_session_lives(Oid relid, uint32 key)
 
 	if (RecoveryInProgress())
 		return true;
-	set_session_tag(&tag, relid, key);
-	if (LEASE_LOCK_HELD(&tag, ExclusiveLock))
+	if (lease_session_lock_held(relid, key))
 		return true;
+	set_session_tag(&tag, relid, key);
 	if (acquire(&tag, RowShareLock, true) == LOCKACQUIRE_NOT_AVAIL)
 		return true;
 	release(&tag, RowShareLock);

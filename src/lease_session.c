@@ -15,26 +15,27 @@
 #include "commands/sequence.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 
 #include "leader_lease.h"
 
 PG_FUNCTION_INFO_V1(lease_bind_session);
 
 /*
- * Session locks outlive an abort, and what was bound in it does not: the locks
- * that the present transaction took, newest first, with the subtransaction
- * that answers for each.
+ * This session's lock: one for all terms that are bound to it, since a session
+ * that lives long may bind any number of them.  It is lost where somebody
+ * frees all of the session's locks (DISCARD ALL, pg_advisory_unlock_all); what
+ * was bound is over then, so the key is never taken again.
+ *
+ * Session locks outlive an abort, and a lock that was taken for a bond must
+ * not: taken_in is the subtransaction of the present transaction that answers
+ * for it, invalid when that has committed.
  */
-typedef struct PendingBond
+static struct
 {
 	Oid			relid;
-	uint32		key;
+	uint32		key;			/* 0: none */
 	SubTransactionId taken_in;
-	struct PendingBond *next;
-} PendingBond;
-
-static PendingBond *pending = NULL;
+}			own;
 
 static uint32
 draw_key(Oid relid)
@@ -50,22 +51,36 @@ draw_key(Oid relid)
 }
 
 /*
- * Takes the session's lock before the row names it: never does a row name a
- * lock that is still free.
+ * The key of this session's lock, which is taken before a row names it: never
+ * does a row name a lock that is still free.
  */
 static uint32
 bond(Oid relid)
 {
-	PendingBond *entry = MemoryContextAlloc(TopTransactionContext,
-											sizeof(PendingBond));
+	uint32		key;
 
-	entry->relid = relid;
-	entry->key = draw_key(relid);
-	entry->taken_in = GetCurrentSubTransactionId();
-	entry->next = pending;
-	lease_session_lock(relid, entry->key);
-	pending = entry;
-	return entry->key;
+	if (own.key != 0 && own.relid == relid &&
+		lease_session_lock_held(relid, own.key))
+		return own.key;
+
+	key = draw_key(relid);
+	lease_session_lock(relid, key);
+	own.relid = relid;
+	own.key = key;
+	own.taken_in = GetCurrentSubTransactionId();
+	return key;
+}
+
+/*
+ * Gives up the lock that an aborted (sub)transaction took.
+ */
+static void
+undo(void)
+{
+	if (lease_session_lock_held(own.relid, own.key))
+		lease_session_unlock(own.relid, own.key);
+	own.key = 0;
+	own.taken_in = InvalidSubTransactionId;
 }
 
 /*
@@ -125,12 +140,12 @@ xact_callback(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_ABORT:
-			for (; pending != NULL; pending = pending->next)
-				lease_session_unlock(pending->relid, pending->key);
+			if (own.taken_in != InvalidSubTransactionId)
+				undo();
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
-			pending = NULL;
+			own.taken_in = InvalidSubTransactionId;
 			break;
 		default:
 			break;
@@ -141,14 +156,12 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId subid,
 				 SubTransactionId parent, void *arg)
 {
+	if (own.taken_in != subid)
+		return;
 	if (event == SUBXACT_EVENT_ABORT_SUB)
-		for (; pending != NULL && pending->taken_in == subid;
-			 pending = pending->next)
-			lease_session_unlock(pending->relid, pending->key);
+		undo();
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
-		for (PendingBond *entry = pending;
-			 entry != NULL && entry->taken_in == subid; entry = entry->next)
-			entry->taken_in = parent;
+		own.taken_in = parent;
 }
 
 void

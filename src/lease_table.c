@@ -11,14 +11,17 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/relscan.h"
 #include "access/skey.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -236,20 +239,54 @@ executor_state(Relation rel, ResultRelInfo **result)
 }
 
 /*
- * Writes a new version of the row, which the caller has locked.  Indexes,
- * checks and generated columns that a DBA added are kept; triggers, and what
- * works by triggers (foreign keys, deferred constraints), are for statements
- * and are not fired.  Later commands, in this statement too, see the new
- * version.
+ * A virtual copy of a row, to be changed and written.
+ */
+TupleTableSlot *
+lease_table_copy(Relation rel, TupleTableSlot *from)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+
+	slot_getallattrs(from);
+	memcpy(slot->tts_values, from->tts_values, sizeof(Datum) * desc->natts);
+	memcpy(slot->tts_isnull, from->tts_isnull, sizeof(bool) * desc->natts);
+	ExecStoreVirtualTuple(slot);
+	slot->tts_tableOid = RelationGetRelid(rel);
+	slot->tts_tid = from->tts_tid;
+	return slot;
+}
+
+/*
+ * Locks the version of a row that a copy is of, after whoever is at it.  False
+ * when it is no longer the newest: look again.
+ */
+bool
+lease_table_lock_copy(Relation rel, TupleTableSlot *copy)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(rel, &copy->tts_tid, SnapshotAny, slot,
+							  GetCurrentCommandId(false),
+							  LockTupleNoKeyExclusive, LockWaitBlock, 0,
+							  &failure);
+	ExecDropSingleTupleTableSlot(slot);
+	return result == TM_Ok;
+}
+
+/*
+ * Writes a new version of a row, which the caller has locked; slot names the
+ * old one.  Indexes, checks and generated columns that a DBA added are kept;
+ * triggers, and what works by triggers (foreign keys, deferred constraints),
+ * are for statements and are not fired.  Later commands, in this statement
+ * too, see the new version.
  */
 void
-lease_table_update(LeaseTable *table, const LeaseRow *row)
+lease_table_write(Relation rel, TupleTableSlot *slot)
 {
-	Relation	rel = table->rel;
-	TupleDesc	desc = RelationGetDescr(rel);
-	TupleConstr *constr = desc->constr;
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	ItemPointerData tid = table->slot->tts_tid;
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+	ItemPointerData tid = slot->tts_tid;
 	ResultRelInfo *result = NULL;
 	EState	   *estate = NULL;
 	LeaseUpdatedIndexes updated;
@@ -258,15 +295,6 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	/* checks and index expressions may ask for one; a campaign has none */
 	if (pushed)
 		PushActiveSnapshot(GetTransactionSnapshot());
-
-	slot_getallattrs(table->slot);
-	memcpy(slot->tts_values, table->slot->tts_values,
-		   sizeof(Datum) * desc->natts);
-	memcpy(slot->tts_isnull, table->slot->tts_isnull,
-		   sizeof(bool) * desc->natts);
-	lease_row_put(rel, row, slot->tts_values, slot->tts_isnull, NULL);
-	ExecStoreVirtualTuple(slot);
-	slot->tts_tableOid = RelationGetRelid(rel);
 
 	if (constr != NULL && (constr->num_check > 0 ||
 						   constr->has_generated_stored))
@@ -290,11 +318,95 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 	}
 	if (estate != NULL)
 		FreeExecutorState(estate);
-	ExecDropSingleTupleTableSlot(slot);
 	if (pushed)
 		PopActiveSnapshot();
+	CommandCounterIncrement();
+}
 
+/*
+ * Writes a new version of the lease's row, which the caller has locked.
+ */
+void
+lease_table_update(LeaseTable *table, const LeaseRow *row)
+{
+	TupleTableSlot *slot = lease_table_copy(table->rel, table->slot);
+
+	lease_row_put(table->rel, row, slot->tts_values, slot->tts_isnull, NULL);
+	lease_table_write(table->rel, slot);
+	ExecDropSingleTupleTableSlot(slot);
 	table->written = true;
 	lease_xact_changed();
-	CommandCounterIncrement();
+}
+
+/*
+ * The number of a column, of the type that the code takes it to be: a DBA may
+ * have renamed or altered it.
+ */
+AttrNumber
+lease_table_column(Relation rel, const char *name, Oid type)
+{
+	AttrNumber	att = get_attnum(RelationGetRelid(rel), name);
+
+	if (att == InvalidAttrNumber ||
+		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != type)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("table \"%s\" has no column \"%s\" of type %s",
+						RelationGetRelationName(rel), name,
+						format_type_be(type))));
+	return att;
+}
+
+/*
+ * An index of the table that begins with the columns of the keys.
+ */
+static Oid
+index_for(Relation rel, int nkeys, const ScanKeyData *keys)
+{
+	Oid			result = InvalidOid;
+	ListCell   *cell;
+
+	foreach(cell, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		bool		fits = index->rd_rel->relam == BTREE_AM_OID &&
+			index->rd_index->indisvalid &&
+			index->rd_index->indnkeyatts >= nkeys &&
+			RelationGetIndexPredicate(index) == NIL;
+
+		for (int i = 0; fits && i < nkeys; i++)
+			fits = index->rd_index->indkey.values[i] == keys[i].sk_attno;
+		if (fits)
+			result = RelationGetRelid(index);
+		index_close(index, AccessShareLock);
+	}
+	return result;
+}
+
+/*
+ * The rows of one of the extension's tables that have these values, as
+ * committed at this moment: copies for lease_table_write, which the caller
+ * drops.  As lease_table_find it leaves no predicate locks: whole pages of an
+ * index would make those fail who add rows of other leases.
+ */
+List *
+lease_table_seek(Relation rel, int nkeys, ScanKeyData *keys)
+{
+	List	   *rows = NIL;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	Oid			index = index_for(rel, nkeys, keys);
+	SysScanDesc scan = systable_beginscan(rel, index, OidIsValid(index),
+										  SnapshotAny, nkeys, keys);
+
+	while (systable_getnext(scan) != NULL)
+		if (table_tuple_satisfies_snapshot(rel, scan->slot, snapshot))
+		{
+			TupleTableSlot *slot = lease_table_copy(rel, scan->slot);
+
+			ExecMaterializeSlot(slot);
+			rows = lappend(rows, slot);
+		}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return rows;
 }

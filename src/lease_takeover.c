@@ -119,9 +119,8 @@ static bool
 lock_lease(LeaseTable *table, Takeover *takeover, int64 limit)
 {
 	Oid			relid = takeover->relid;
-	const LeaseRow *row = &table->row;
+	uint32		number = table->row.number;
 	int64		patience = limit;
-	LeaseMoment now;
 
 	if (takeover->force)
 	{
@@ -130,7 +129,7 @@ lock_lease(LeaseTable *table, Takeover *takeover, int64 limit)
 		if (limit >= 0)
 			limit = Max(limit, USECS_PER_SEC);
 	}
-	else if (lease_lock_held(relid, row->number, ShareLock))
+	else if (lease_lock_held(relid, number, ShareLock))
 	{
 		/* two transactions of one holder would wait for each other's fence */
 		limit = patience = 0;
@@ -139,18 +138,16 @@ lock_lease(LeaseTable *table, Takeover *takeover, int64 limit)
 			 (limit < 0 || limit > lease_evict_after * INT64CONST(1000)))
 		patience = lease_evict_after * INT64CONST(1000);
 
-	if (lease_lock(relid, row->number, ExclusiveLock, patience))
+	if (lease_evict_after >= 0 && takeover->kind == TAKEOVER_ACQUIRE)
+		lease_evict_watch(relid, &table->row);
+	if (lease_lock(relid, number, ExclusiveLock, patience))
 		return true;
-	lease_clock_read(&now);
-	if (takeover->force)
-		lease_evict(relid, row, "revoked by force");
-	else if (lease_evict_after >= 0 && takeover->kind == TAKEOVER_ACQUIRE &&
-			 !lease_term_live(relid, row, &now) &&
-			 now.wall - lease_clock_ended_at(row, &now) >= lease_evict_after * INT64CONST(1000))
-		lease_evict(relid, row, "over for longer than leader_lease.evict_after");
+	if (takeover->force ||
+		(lease_evict_after >= 0 && takeover->kind == TAKEOVER_ACQUIRE))
+		lease_evict(table, takeover->role, takeover->force);
 	else if (patience == limit)
 		return false;
-	return lease_lock(relid, row->number, ExclusiveLock,
+	return lease_lock(relid, number, ExclusiveLock,
 					  limit < 0 ? limit : limit - patience);
 }
 

@@ -22,6 +22,7 @@
  */
 #include "postgres.h"
 
+#include "access/stratnum.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
@@ -29,6 +30,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -107,23 +109,27 @@ draw_number(Relation rel)
 				 errmsg("sequence \"leader_lease_number\" is missing")));
 	do
 	{
-		Oid			types[1] = {INT8OID};
-		Datum		values[1];
+		ScanKeyData key;
+		List	   *rows;
+		ListCell   *cell;
 
 		number = nextval_internal(sequence, false);
-		values[0] = Int64GetDatum(number);
-		SPI_connect();
-		lease_spi_as_owner(relid, "SELECT FROM %s.leader_lease WHERE number = $1",
-						   1, types, values, NULL);
-		taken = SPI_processed > 0;
+		ScanKeyInit(&key, lease_table_column(rel, "number", INT8OID),
+					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(number));
+		rows = lease_table_seek(rel, 1, &key);
+		taken = rows != NIL;
+		foreach(cell, rows)
+			ExecDropSingleTupleTableSlot(lfirst(cell));
 		if (taken)
 		{
-			types[0] = REGCLASSOID;
-			values[0] = ObjectIdGetDatum(sequence);
+			Oid			types[1] = {REGCLASSOID};
+			Datum		values[1] = {ObjectIdGetDatum(sequence)};
+
+			SPI_connect();
 			lease_spi_as_owner(relid, "SELECT setval($1, max(number)) FROM %s.leader_lease",
 							   1, types, values, NULL);
+			SPI_finish();
 		}
-		SPI_finish();
 	} while (taken);
 	return (uint32) number;
 }

@@ -28,6 +28,7 @@ for my $call (
 	"lease_acquire('live', 'a')", "lease_attempt('live', 'a')",
 	"lease_renew('live', 'a', 1)", "lease_release('live', 'a', 1)",
 	"lease_create('x')", "lease_set_owner('live', 'postgres')",
+	"lease_transfer('live', 'a', 1, 'b')", "lease_revoke('live')", "lease_prune_history('1 day')",
 	"lease_check_fence('live', 'a', 1)", "lease_require_fence('live', 'a', 1)")
 {
 	is(sqlstate($standbys[0], "SELECT $call"), '25006', "$call on a standby");
@@ -64,6 +65,7 @@ sub promoted
 	is($node->safe_psql('postgres', "SELECT lease_check_fence('live', 'a', 1)"), 'f', "$name: for the check");
 	is($node->safe_psql('postgres', "SELECT lease_renew('live', 'a', 1) IS NULL"), 't', "$name: for renewal");
 	is($node->safe_psql('postgres', "SELECT lease_release('live', 'a', 1)"), 'f', "$name: for release");
+	is($node->safe_psql('postgres', "SELECT lease_transfer('live', 'a', 1, 'b') IS NULL"), 't', "$name: for a transfer");
 	is(sqlstate($node, "INSERT INTO job VALUES (2, lease_require_fence('job', 'a', 1))"), 'LF001', "$name: for a protected write");
 	is( sqlstate($node,
 			q{SET leader_lease.fence = '{"role": "job", "holder": "a", "token": 1}'; UPDATE job SET id = 3}),
@@ -82,6 +84,8 @@ sub promoted
 			't', "$name: $role is led");
 		$tokens{$role} = $token + 1;
 	}
+	is($node->safe_psql('postgres', "SELECT end_reason FROM lease_history WHERE role = 'live' AND fencing_token = 1"),
+		'failed_over', "$name: the history says why");
 	for my $role ('hand', 'unheard_hand')
 	{
 		$token = $node->safe_psql('postgres', upsert($role, 'z'));

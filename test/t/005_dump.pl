@@ -45,6 +45,8 @@ SELECT lease.lease_create('left', 'leaver');
 SELECT lease.lease_acquire('apps', 'b', '1 microsecond') FROM generate_series(1, 7);
 SQL
 my $guards = installer('source', 'SELECT "table", role, options, events, enabled FROM lease.lease_guards ORDER BY "table"::text, events');
+my $history = $node->safe_psql('source', 'SELECT * FROM lease.leader_lease_history ORDER BY role, fencing_token');
+like($history, qr/^apps\|7\|b\|/m, 'there is a history');
 my $numbers = $node->safe_psql('source', 'SELECT last_value FROM lease.leader_lease_number');
 
 # dumped by its owner, who is no superuser
@@ -66,6 +68,8 @@ sub restored
 	is($node->safe_psql($db, 'SELECT role, fencing_token, owner, state FROM lease.lease_status ORDER BY role'),
 		"apps|7|app|expired\nfree|0|installer|free\nit's|1|installer|failed_over\nleft|0|leaver|free",
 		"$how: leases, tokens and owners are there");
+	is($node->safe_psql($db, 'SELECT * FROM lease.leader_lease_history ORDER BY role, fencing_token'),
+		$history, "$how: the history is there, and nothing else");
 	is($node->safe_psql($db, "SELECT lease.lease_check_fence('it''s', 'a', 1)"), 'f', "$how: terms of elsewhere are over");
 	is(sqlstate_in($db, 'INSERT INTO job VALUES (2, 1)'), 'LF001', "$how: the guard guards");
 	is(sqlstate_in($db, 'TRUNCATE part1'), 'LF002', "$how: partitions too");
@@ -74,6 +78,8 @@ sub restored
 		cmp_ok($node->safe_psql($db, "SELECT lease.lease_acquire('$role', 'a', '1 microsecond')"),
 			'>', 2**41, "$how: $role goes on above what the source may grant yet");
 	}
+	is( $node->safe_psql($db, "SELECT fencing_token, end_reason FROM lease.lease_history WHERE role = 'it''s' AND fencing_token < 2^41"),
+		'1|failed_over', "$how: the term of elsewhere is closed by the next");
 	cmp_ok($node->safe_psql($db, 'SELECT last_value FROM lease.leader_lease_number'), '>', $numbers, "$how: numbers go on");
 }
 
