@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "utils/builtins.h"
 
 #include "leader_lease.h"
 
@@ -143,10 +142,5 @@ lease_revoke(PG_FUNCTION_ARGS)
 	takeover.relid = lease_table_oid(fcinfo);
 
 	(void) hand_over(&takeover);
-	ereport(LOG,
-			(errmsg("lease \"%.*s\" revoked by \"%s\", token %lld",
-					NAME_ARGS(takeover.role),
-					GetUserNameFromId(GetUserId(), false),
-					(long long) takeover.token)));
 	PG_RETURN_INT64(takeover.token);
 }

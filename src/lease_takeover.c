@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "leader_lease.h"
@@ -66,6 +67,16 @@ write_term(LeaseTable *table, Takeover *takeover, int64 token,
 	fence_end_term(takeover->relid, row->number);
 	lease_event(takeover->relid, &old, row, event, now);
 	takeover->token = token;
+	if (takeover->kind == TAKEOVER_REVOKE)
+		ereport(LOG,
+				(errmsg("\"%s\" revokes lease \"%.*s\", token %lld",
+						GetUserNameFromId(GetUserId(), false),
+						NAME_ARGS(old.role), (long long) old.token),
+				 old.holder.data == NULL ?
+				 errdetail("Nobody had held it.  Token %lld is the successor's or burnt.",
+						   (long long) token) :
+				 errdetail("Its holder was \"%.*s\".  Token %lld is the successor's or burnt.",
+						   NAME_ARGS(old.holder), (long long) token)));
 }
 
 /*
