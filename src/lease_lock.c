@@ -352,13 +352,13 @@ lease_lock_holders(Oid relid, uint32 number, LOCKMODE mode,
 
 		/*
 		 * A prepared transaction goes by the number of the backend that
-		 * prepared it; that backend has moved on, or its place is another's.
-		 * After a restart it goes by its own transaction id.
+		 * prepared it; that backend has moved on, or has gone, or its place is
+		 * another's.  After a restart it goes by its own transaction id.
 		 */
 		holder->vxid = vxids[i];
 		if (proc != NULL && LEASE_PROC_LXID(proc) == vxids[i].localTransactionId)
 			holder->pid = proc->pid;
-		else if (proc == NULL)
+		else if (VirtualTransactionIdIsRecoveredPreparedXact(vxids[i]))
 			holder->prepared = vxids[i].localTransactionId;
 		else
 			holder->prepared = TwoPhaseGetXidByVirtualXID(vxids[i], &more);

@@ -51,7 +51,7 @@ my ($s, $pid, $token) = fenced('l', 'expire');
 is(sql("SET leader_lease.takeover_timeout = 0; SELECT token IS NULL, blocked_by = ARRAY[$pid] FROM lease_attempt('l', 'b')"), 't|t', 'the fence holds the takeover back');
 is(sql("SET leader_lease.evict_after = -1; SET leader_lease.takeover_timeout = '50 ms'; SELECT lease_acquire('l', 'b') IS NULL"), 't', 'and goes on to with evict_after -1');
 lives($s, 'nobody is terminated');
-is(sql("SET leader_lease.evict_after = '1 hour'; SET leader_lease.takeover_timeout = '50 ms'; SELECT lease_acquire('l', 'b') IS NULL"), 't', 'nor before evict_after has passed');
+is(sql("SET leader_lease.evict_after = '1h'; SET leader_lease.takeover_timeout = '50 ms'; SELECT lease_acquire('l', 'b') IS NULL"), 't', 'nor before evict_after has passed');
 lives($s, 'which is long');
 
 # at its time, and told
@@ -143,6 +143,9 @@ is(sql("$now SELECT token IS NULL, blocked_by FROM lease_attempt('l', 'b')"), 't
 like(log_since($log), qr/LOG:  a prepared transaction holds back the takeover of lease "l"\n.*DETAIL:  It is prepared transaction "the gid"\./, 'the log names it');
 lives($s, 'its former backend lives');
 $s->quit;
+$node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'");
+like(($node->psql('postgres', "$now SELECT lease_revoke('l', force => true)"))[2],
+	qr/Held back by prepared transaction "the gid"/, 'it is named while its place is nobody\'s');
 my @others = map { session() } 1 .. 3;	# one of them has its place
 is(sql("$now SELECT lease_acquire('l', 'b') IS NULL"), 't', 'also when its place is another\'s');
 my ($rc, $out, $err) = $node->psql('postgres', "$now SELECT lease_revoke('l', force => true)");

@@ -76,6 +76,7 @@ sql("CREATE ROLE crew; CREATE ROLE member LOGIN IN ROLE crew; CREATE ROLE strang
 is(sqlstate($node, "SET SESSION AUTHORIZATION stranger; CALL lease_campaign('theirs', 'x')"), '42501', 'not of others\' leases');
 is(sqlstate($node, "SET SESSION AUTHORIZATION member; CALL lease_campaign('theirs', 'm')"), '00000', 'of one\'s own, with no other privilege');
 my @w = map { my $w = client($node, $_, "CALL lease_campaign('theirs', '$_', '1 hour')", user => 'member'); in_queue($node, 'theirs', $_ eq 'b' ? 'a' : (), $w); $w } 'a', 'b';
+is(sqlstate($node, "SET SESSION AUTHORIZATION stranger; CALL lease_campaign('theirs', 'x', max_wait => '1 s')"), '42501', 'a stranger does not even stand in line');
 sql('REVOKE crew FROM member');
 is(answer($_), '42501', "who may no longer is sent away: $_->{name}") for @w;
 is(sql("SELECT fencing_token, waiters FROM lease_status WHERE role = 'theirs'"), '1|0', 'with nothing');
