@@ -184,6 +184,7 @@ extern void lease_table_unpin(LeaseTable *table);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
+extern bool lease_table_hold_row(LeaseTable *table);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
 extern TupleTableSlot *lease_table_copy(Relation rel, TupleTableSlot *from);
 extern bool lease_table_lock_copy(Relation rel, TupleTableSlot *copy);

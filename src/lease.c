@@ -49,18 +49,8 @@ prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
 {
 	LeaseMoment now;
 
-	lease_table_for_update(table);
-	lease_table_require_unchanged(table);
-	switch (lease_table_lock_row(table))
-	{
-		case LEASE_ROW_BUSY:
-			(void) lease_table_await_row(table, -1);
-			return STEP_AGAIN;
-		case LEASE_ROW_CHANGED:
-			return STEP_AGAIN;
-		case LEASE_ROW_LOCKED:
-			break;
-	}
+	if (!lease_table_hold_row(table))
+		return STEP_AGAIN;
 
 	lease_clock_read(&now);
 	if (lease_term_judge(relid, &table->row, holder, token,
@@ -323,18 +313,8 @@ end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
 	LeaseMoment now;
 	LeaseRow	old;
 
-	lease_table_for_update(table);
-	lease_table_require_unchanged(table);
-	switch (lease_table_lock_row(table))
-	{
-		case LEASE_ROW_BUSY:
-			(void) lease_table_await_row(table, -1);
-			return STEP_AGAIN;
-		case LEASE_ROW_CHANGED:
-			return STEP_AGAIN;
-		case LEASE_ROW_LOCKED:
-			break;
-	}
+	if (!lease_table_hold_row(table))
+		return STEP_AGAIN;
 	lease_clock_read(&now);
 	if (lease_term_judge(relid, &table->row, holder, token,
 						 &now) != TERM_CURRENT)

@@ -177,8 +177,6 @@ lease_set_owner(PG_FUNCTION_ARGS)
 	lease_table_open(&table, relid);
 	for (;;)
 	{
-		LeaseRowLock locked;
-
 		CHECK_FOR_INTERRUPTS();
 		if (!lease_table_find(&table, role))
 			ereport(ERROR,
@@ -186,12 +184,7 @@ lease_set_owner(PG_FUNCTION_ARGS)
 					 errmsg("lease \"%.*s\" does not exist", NAME_ARGS(role))));
 		lease_access_require(&table.row);
 		lease_access_require_grantable(relid, owner);
-		lease_table_for_update(&table);
-		lease_table_require_unchanged(&table);
-		locked = lease_table_lock_row(&table);
-		if (locked == LEASE_ROW_BUSY)
-			(void) lease_table_await_row(&table, -1);
-		if (locked == LEASE_ROW_LOCKED)
+		if (lease_table_hold_row(&table))
 			break;
 	}
 	table.row.owner = owner;

@@ -107,20 +107,13 @@ lease_bind_session(PG_FUNCTION_ARGS)
 	lease_table_open(&table, relid);
 	while (!bound && lease_table_find(&table, role))
 	{
-		LeaseRowLock locked;
-
 		CHECK_FOR_INTERRUPTS();
 		lease_access_require(&table.row);
 		lease_clock_read(&now);
 		if (lease_term_judge(relid, &table.row, holder, token,
 							 &now) != TERM_CURRENT)
 			break;
-		lease_table_for_update(&table);
-		lease_table_require_unchanged(&table);
-		locked = lease_table_lock_row(&table);
-		if (locked == LEASE_ROW_BUSY)
-			(void) lease_table_await_row(&table, -1);
-		if (locked != LEASE_ROW_LOCKED)
+		if (!lease_table_hold_row(&table))
 			continue;
 		lease_clock_read(&now);
 		if (lease_term_judge(relid, &table.row, holder, token,

@@ -225,6 +225,29 @@ lease_table_await_row(LeaseTable *table, int64 limit)
 }
 
 /*
+ * Locks the row just found, to change it, after whoever is at it.  False when
+ * it may have changed meanwhile: look again.  Waits without a limit but the
+ * user's lock_timeout.
+ */
+bool
+lease_table_hold_row(LeaseTable *table)
+{
+	lease_table_for_update(table);
+	lease_table_require_unchanged(table);
+	switch (lease_table_lock_row(table))
+	{
+		case LEASE_ROW_LOCKED:
+			return true;
+		case LEASE_ROW_BUSY:
+			(void) lease_table_await_row(table, -1);
+			return false;
+		case LEASE_ROW_CHANGED:
+			return false;
+	}
+	return false;
+}
+
+/*
  * What the executor's functions need to check and index a row.  There is no
  * range table, hence index 0.
  */
