@@ -1,0 +1,2 @@
+-- waits for a lease whose holder lives on
+CALL lease_campaign('job', 'somebody else', max_wait => ':wait seconds');

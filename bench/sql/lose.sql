@@ -1,0 +1,2 @@
+-- somebody else leads
+SELECT lease_acquire('job', 'somebody else');

@@ -1,0 +1,1 @@
+SELECT lease_renew('renew' || :client_id, 'leader', 1);
