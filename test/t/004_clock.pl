@@ -97,6 +97,10 @@ step('+0');
 my @other_boot = ('unshare', '--user', '--map-current-user', '--time', '--fork',
 	'--boottime', 100000, '--monotonic', 100000);
 
+# Where the system allows no namespaces, the rows are given another boot instead.
+my $namespaces = system("@other_boot true 2>/dev/null") == 0;
+note('no time namespaces here: rows get another boot') unless $namespaces;
+
 $session->quit;
 for my $case ([ '+0', 't' ], [ '+1h', 'f' ], [ '-1h', 'f' ])
 {
@@ -108,8 +112,9 @@ for my $case ([ '+0', 't' ], [ '+1h', 'f' ], [ '-1h', 'f' ])
 	sql("SELECT lease_release('r$role', 'a', 1)");
 	$node->stop;
 	step($to);
-	@boot = @other_boot;
+	@boot = @other_boot if $namespaces;
 	start();
+	sql('SET session_replication_role = replica; UPDATE leader_lease SET boot = boot + 1') unless $namespaces;
 	is(sql("SELECT live FROM lease_status WHERE role = '$role'"), $alive, "clock at $to: live is $alive");
 	is(sql("SELECT lease_check_fence('$role', 'a', 1)"), $alive, 'so says the check');
 	is(sql("SELECT lease_renew('$role', 'a', 1) IS NOT NULL"), $alive, 'and renewal');
