@@ -52,12 +52,13 @@ my @endings = (
 	[ 'pg_terminate_backend', sub { sql('SELECT pg_terminate_backend(' . $s->query('SELECT pg_backend_pid()') . ')') } ],
 	[ 'DISCARD ALL', sub { $s->query('DISCARD ALL') } ],
 	[ 'pg_advisory_unlock_all', sub { $s->query('SELECT pg_advisory_unlock_all()') } ],
+	[ 'restart', sub { $node->restart } ],
+	# then no shutdown before the next crash: one that meets the recovery from this would wait for ever
 	[   'kill -9 of the backend',
 		sub {
 			kill('KILL', scalar $s->query('SELECT pg_backend_pid()'));
 			$node->poll_query_until('postgres', "SELECT pg_postmaster_start_time() IS NOT NULL AND NOT EXISTS (SELECT FROM pg_locks WHERE objsubid = 3)");
 		} ],
-	[ 'restart', sub { $node->restart } ],
 	[ 'crash', sub { $node->kill9; $node->start } ]);
 for my $ending (@endings)
 {
