@@ -239,14 +239,6 @@ campaign_in_turn(FunctionCallInfo fcinfo, const Campaign *campaign)
 	return watch(fcinfo, campaign, number);
 }
 
-static LeaseName
-keep_name(LeaseName name)
-{
-	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
-
-	return copy;
-}
-
 /*
  * CALL lease_campaign(role text, holder text, ttl interval DEFAULT NULL,
  *					   max_wait interval DEFAULT NULL, INOUT token bigint)
@@ -288,8 +280,8 @@ lease_campaign(PG_FUNCTION_ARGS)
 	/* SPI's memory of a procedure lives through its commits */
 	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
-	campaign.role = keep_name(campaign.role);
-	campaign.holder = keep_name(campaign.holder);
+	campaign.role = lease_name_copy(campaign.role);
+	campaign.holder = lease_name_copy(campaign.holder);
 	campaign.look_context = AllocSetContextCreate(CurrentMemoryContext,
 												  "lease_campaign",
 												  ALLOCSET_DEFAULT_SIZES);

@@ -42,14 +42,6 @@ struct Fence
 static Fence *fences = NULL;
 static uint64 generation = 1;
 
-static LeaseName
-copy_name(LeaseName name)
-{
-	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
-
-	return copy;
-}
-
 Fence *
 fence_remember(Oid relid, const LeaseRow *row, Oid userid)
 {
@@ -58,8 +50,8 @@ fence_remember(Oid relid, const LeaseRow *row, Oid userid)
 
 	fence->relid = relid;
 	fence->number = row->number;
-	fence->role = copy_name(row->role);
-	fence->holder = copy_name(row->holder);
+	fence->role = lease_name_copy(row->role);
+	fence->holder = lease_name_copy(row->holder);
 	fence->token = row->token;
 	fence->xid = row->granted_xid;
 	fence->cid = row->granted_cid;

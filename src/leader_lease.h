@@ -117,6 +117,15 @@ typedef struct LeaseName
 /* for errmsg("... \"%.*s\"", NAME_ARGS(name)) */
 #define NAME_ARGS(n)	(n).len, (n).data
 
+/* a copy of one's own, in the current memory context */
+static inline LeaseName
+lease_name_copy(LeaseName name)
+{
+	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
+
+	return copy;
+}
+
 static inline bool
 lease_name_equal(LeaseName a, LeaseName b)
 {

@@ -25,14 +25,6 @@ PG_FUNCTION_INFO_V1(lease_attempt);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_release);
 
-static LeaseName
-keep_name(LeaseName name)
-{
-	LeaseName	copy = {pnstrdup(name.data, name.len), name.len};
-
-	return copy;
-}
-
 /* prolonging ------------------------------------------------------------- */
 
 /*
@@ -95,7 +87,7 @@ try_once(LeaseTable *table, Takeover *takeover, int64 limit,
 	{
 		if (!lease_name_equal(table->row.holder, takeover->holder))
 		{
-			outcome->leader = keep_name(table->row.holder);
+			outcome->leader = lease_name_copy(table->row.holder);
 			outcome->retry_after = lease_clock_remaining(&table->row, &now);
 			return STEP_DONE;
 		}
