@@ -20,20 +20,29 @@
 
 #include "leader_lease.h"
 
-/* a walk through the value, in search of one lease's claim */
-typedef struct ClaimSearch
+/* a walk through the value */
+typedef struct ClaimReader
 {
-	LeaseName	role;			/* wanted */
-	JsonLexContext *lexer;
 	int			objects;		/* open ones */
 	int			arrays;
 	const char *field;
-	LeaseClaim	claim;			/* of the object being read */
+	LeaseClaim *claim;			/* of the object being read */
 	bool		has_token;
-	LeaseClaim	found;
-	bool		have_found;
+	List	   *claims;
 	const char *problem;
-} ClaimSearch;
+} ClaimReader;
+
+/*
+ * What the value said when it was last read: a connection shows the same claim
+ * for thousands of transactions.
+ */
+static struct
+{
+	MemoryContext context;		/* of all that follows */
+	char	   *value;			/* NULL: nothing was read to its end */
+	List	   *claims;
+	const char *problem;
+}			known;
 
 /*
  * The parser recurses, and its check for stack depth would throw.  A claim is
@@ -90,96 +99,90 @@ parse_token(const char *digits)
  * others may follow from it.
  */
 static void
-complain(ClaimSearch *search, const char *problem)
+complain(ClaimReader *reader, const char *problem)
 {
-	if (search->problem == NULL)
-		search->problem = problem;
+	if (reader->problem == NULL)
+		reader->problem = problem;
 }
 
 static LeaseJsonResult
 object_start(void *state)
 {
-	ClaimSearch *search = state;
+	ClaimReader *reader = state;
 
-	if (search->objects > 0)
-		complain(search, "A key of a claim in leader_lease.fence has no plain value.");
-	search->objects++;
-	memset(&search->claim, 0, sizeof(search->claim));
-	search->has_token = false;
+	if (reader->objects > 0)
+		complain(reader, "A key of a claim in leader_lease.fence has no plain value.");
+	reader->objects++;
+	reader->claim = palloc0(sizeof(LeaseClaim));
+	reader->has_token = false;
 	LEASE_JSON_RETURN;
 }
 
 static LeaseJsonResult
 object_end(void *state)
 {
-	ClaimSearch *search = state;
+	ClaimReader *reader = state;
 
-	search->objects--;
-	if (search->claim.role.data == NULL || search->claim.holder.data == NULL ||
-		!search->has_token)
-		complain(search, "A claim in leader_lease.fence needs the keys role, holder and token.");
-	else if (lease_name_equal(search->claim.role, search->role))
-	{
-		if (search->have_found)
-			complain(search, "leader_lease.fence names the lease twice.");
-		search->found = search->claim;
-		search->have_found = true;
-	}
+	reader->objects--;
+	if (reader->claim->role.data == NULL || reader->claim->holder.data == NULL ||
+		!reader->has_token)
+		complain(reader, "A claim in leader_lease.fence needs the keys role, holder and token.");
+	reader->claims = lappend(reader->claims, reader->claim);
 	LEASE_JSON_RETURN;
 }
 
 static LeaseJsonResult
 array_start(void *state)
 {
-	ClaimSearch *search = state;
+	ClaimReader *reader = state;
 
-	if (search->objects > 0 || search->arrays > 0)
-		complain(search, "A key of a claim in leader_lease.fence has no plain value.");
-	search->arrays++;
+	if (reader->objects > 0 || reader->arrays > 0)
+		complain(reader, "A key of a claim in leader_lease.fence has no plain value.");
+	reader->arrays++;
 	LEASE_JSON_RETURN;
 }
 
 static LeaseJsonResult
 field_start(void *state, char *name, bool isnull)
 {
-	ClaimSearch *search = state;
+	ClaimReader *reader = state;
 
-	search->field = name;
+	reader->field = name;
 	LEASE_JSON_RETURN;
 }
 
 static LeaseJsonResult
 scalar(void *state, char *token, JsonTokenType type)
 {
-	ClaimSearch *search = state;
+	ClaimReader *reader = state;
 	LeaseName	value = {token, strlen(token)};
 
-	if (search->objects != 1)
-		complain(search, "leader_lease.fence is neither an object nor an array of objects.");
-	else if (strcmp(search->field, "role") == 0 ||
-			 strcmp(search->field, "holder") == 0)
+	if (reader->objects != 1)
+		complain(reader, "leader_lease.fence is neither an object nor an array of objects.");
+	else if (strcmp(reader->field, "role") == 0 ||
+			 strcmp(reader->field, "holder") == 0)
 	{
-		LeaseName  *name = search->field[0] == 'r' ?
-			&search->claim.role : &search->claim.holder;
+		LeaseName  *name = reader->field[0] == 'r' ?
+			&reader->claim->role : &reader->claim->holder;
 
 		if (type != JSON_TOKEN_STRING || value.len == 0 ||
 			value.len > LEASE_NAME_MAX)
-			complain(search, "A role or holder in leader_lease.fence is not a name.");
+			complain(reader, "A role or holder in leader_lease.fence is not a name.");
 		if (name->data != NULL)
-			complain(search, "A claim in leader_lease.fence has a key twice.");
+			complain(reader, "A claim in leader_lease.fence has a key twice.");
 		*name = value;
 	}
-	else if (strcmp(search->field, "token") == 0)
+	else if (strcmp(reader->field, "token") == 0)
 	{
-		if (search->has_token)
-			complain(search, "A claim in leader_lease.fence has a key twice.");
-		search->claim.token = parse_token(token);
-		search->has_token = true;
-		if (search->claim.token <= 0)
-			complain(search, "A token in leader_lease.fence is not a positive bigint.");
+		if (reader->has_token)
+			complain(reader, "A claim in leader_lease.fence has a key twice.");
+		reader->claim->token = parse_token(token);
+		reader->has_token = true;
+		if (reader->claim->token <= 0)
+			complain(reader, "A token in leader_lease.fence is not a positive bigint.");
 	}
 	else
-		complain(search, "A claim in leader_lease.fence has a key other than role, holder and token.");
+		complain(reader, "A claim in leader_lease.fence has a key other than role, holder and token.");
 	LEASE_JSON_RETURN;
 }
 
@@ -211,33 +214,74 @@ lease_claim_syntax(const char *value)
 }
 
 /*
- * Looks in the setting for a claim on one lease.  Any fault anywhere in the
- * value is CLAIM_BAD with the problem in a sentence: half a claim is none.
- * What it returns lives in the current memory context.
+ * Reads the setting's value into what is known.  On error nothing is known.
  */
-LeaseClaimFound
-lease_claim_find(LeaseName role, LeaseClaim *claim, const char **problem)
+static void
+read_value(const char *value)
 {
-	ClaimSearch search = {role};
+	ClaimReader reader = {0};
 	JsonSemAction actions = {0};
+	MemoryContext old;
+	char	   *copy;
 
-	if (lease_claim == NULL || *lease_claim == '\0')
-		return CLAIM_NONE;
+	known.value = NULL;
+	if (known.context == NULL)
+		known.context = AllocSetContextCreate(TopMemoryContext,
+											  "leader_lease.fence",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(known.context);
+	old = MemoryContextSwitchTo(known.context);
 
-	search.lexer = LEASE_JSON_LEXER(pstrdup(lease_claim), strlen(lease_claim));
-	actions.semstate = &search;
+	actions.semstate = &reader;
 	actions.object_start = object_start;
 	actions.object_end = object_end;
 	actions.array_start = array_start;
 	actions.object_field_start = field_start;
 	actions.scalar = scalar;
-	if (too_deep(lease_claim) ||
-		pg_parse_json(search.lexer, &actions) != JSON_SUCCESS)
-		search.problem = "leader_lease.fence is not valid JSON.";
+	copy = pstrdup(value);
+	if (too_deep(copy) ||
+		pg_parse_json(LEASE_JSON_LEXER(copy, strlen(copy)),
+					  &actions) != JSON_SUCCESS)
+		reader.problem = "leader_lease.fence is not valid JSON.";
 
-	*problem = search.problem;
-	if (search.problem != NULL)
+	MemoryContextSwitchTo(old);
+	known.claims = reader.claims;
+	known.problem = reader.problem;
+	known.value = copy;
+}
+
+/*
+ * Looks in the setting for a claim on one lease.  Any fault anywhere in the
+ * value is CLAIM_BAD with the problem in a sentence: half a claim is none.
+ * What it returns lives until it is called with another value set.
+ */
+LeaseClaimFound
+lease_claim_find(LeaseName role, LeaseClaim *claim, const char **problem)
+{
+	bool		found = false;
+	ListCell   *cell;
+
+	if (lease_claim == NULL || *lease_claim == '\0')
+		return CLAIM_NONE;
+	if (known.value == NULL || strcmp(known.value, lease_claim) != 0)
+		read_value(lease_claim);
+
+	*problem = known.problem;
+	if (known.problem != NULL)
 		return CLAIM_BAD;
-	*claim = search.found;
-	return search.have_found ? CLAIM_FOUND : CLAIM_NONE;
+	foreach(cell, known.claims)
+	{
+		LeaseClaim *one = lfirst(cell);
+
+		if (!lease_name_equal(one->role, role))
+			continue;
+		if (found)
+		{
+			*problem = "leader_lease.fence names the lease twice.";
+			return CLAIM_BAD;
+		}
+		*claim = *one;
+		found = true;
+	}
+	return found ? CLAIM_FOUND : CLAIM_NONE;
 }

@@ -206,6 +206,10 @@ extern void lease_hint_forget(LeaseName role);
 extern void lease_hint_remember(Oid relid, const LeaseRow *row);
 extern bool lease_hint_find(Oid relid, LeaseName role,
 							uint32 *number, LeaseName *owner);
+extern void lease_hint_set_place(Oid relid, Oid pkey, LeaseName role,
+								 ItemPointer tid);
+extern bool lease_hint_place(Oid relid, Oid pkey, LeaseName role,
+							 ItemPointer tid);
 
 /* locks (lease_lock.c) --------------------------------------------------- */
 

@@ -28,10 +28,30 @@ static struct
 	char		names[LEASE_NAME_MAX + NAMEDATALEN];
 }			hints[HINTS];
 
+/*
+ * And where it last saw a lease's row, so that the next look goes there first.
+ * Wrong as often as the row was changed since: the row found there tells, by
+ * its name and by whether it is to be seen.  The primary key goes with it,
+ * which makes what is seen there the only one of its name.
+ */
+static struct
+{
+	Oid			relid;
+	Oid			pkey;
+	uint32		hash;			/* of the name */
+	ItemPointerData tid;
+}			places[HINTS];
+
+static uint32
+name_hash(LeaseName role)
+{
+	return hash_bytes((const unsigned char *) role.data, role.len);
+}
+
 static int
 hint_slot(LeaseName role)
 {
-	return hash_bytes((const unsigned char *) role.data, role.len) % HINTS;
+	return name_hash(role) % HINTS;
 }
 
 void
@@ -67,5 +87,30 @@ lease_hint_find(Oid relid, LeaseName role, uint32 *number, LeaseName *owner)
 		return false;
 	*number = hints[i].number;
 	*owner = hints[i].owner;
+	return true;
+}
+
+void
+lease_hint_set_place(Oid relid, Oid pkey, LeaseName role, ItemPointer tid)
+{
+	uint32		hash = name_hash(role);
+	int			i = hash % HINTS;
+
+	places[i].relid = relid;
+	places[i].pkey = pkey;
+	places[i].hash = hash;
+	places[i].tid = *tid;
+}
+
+bool
+lease_hint_place(Oid relid, Oid pkey, LeaseName role, ItemPointer tid)
+{
+	uint32		hash = name_hash(role);
+	int			i = hash % HINTS;
+
+	if (places[i].relid != relid || places[i].pkey != pkey ||
+		places[i].hash != hash)
+		return false;
+	*tid = places[i].tid;
 	return true;
 }

@@ -18,6 +18,7 @@
 #include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -68,13 +69,30 @@ lease_table_close(LeaseTable *table)
 }
 
 /*
- * Finds a lease's row as committed at this moment, whatever the isolation
- * level (and as this transaction's own earlier commands left it).  The row
- * stays until the next find, lock or close.
- *
- * The snapshot is a new one, registered.  SnapshotSelf or a dirty snapshot
- * would look at each version by itself: under a running renewal a scan meets
- * two good versions, or none.
+ * The row where this backend last saw it, if that version is still the one to
+ * see.  The snapshot sees one version of a lease and no more, since the
+ * primary key is what it was when the place was remembered: so what bears the
+ * name and is seen is the row, whatever the place has become.  VACUUM may have
+ * cut off the table's end since; the table's lock keeps the rest.
+ */
+static bool
+fetch_remembered(LeaseTable *table, Oid pkey, LeaseName role, Snapshot snapshot)
+{
+	ItemPointerData tid;
+
+	if (!lease_hint_place(RelationGetRelid(table->rel), pkey, role, &tid) ||
+		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(table->rel) ||
+		!table_tuple_fetch_row_version(table->rel, &tid, snapshot, table->slot))
+		return false;
+	lease_row_decode(table->rel, table->slot, &table->row);
+	if (lease_name_equal(table->row.role, role))
+		return true;
+	ExecClearTuple(table->slot);
+	return false;
+}
+
+/*
+ * The row by the primary key.
  *
  * In SERIALIZABLE a scan leaves predicate locks, and a stranger who writes
  * the row then fails for our look.  A scan with SnapshotAny leaves none; what
@@ -83,12 +101,10 @@ lease_table_close(LeaseTable *table)
  * Backward: under an old snapshot that keeps VACUUM from a lease's versions,
  * the newest one is mostly at the index's end, after thousands of dead ones.
  */
-bool
-lease_table_find(LeaseTable *table, LeaseName role)
+static bool
+fetch_by_key(LeaseTable *table, Oid pkey, LeaseName role, Snapshot snapshot)
 {
-	Oid			pkey = LEASE_PRIMARY_KEY(table->rel);
 	bool		serializable = IsolationIsSerializable();
-	Snapshot	snapshot;
 	Relation	index = NULL;
 	IndexScanDesc scan;
 	ScanKeyData key;
@@ -104,7 +120,6 @@ lease_table_find(LeaseTable *table, LeaseName role)
 						RelationGetRelationName(table->rel)),
 				 errhint("Add PRIMARY KEY (role) again.")));
 
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = LEASE_INDEX_BEGINSCAN(table->rel, index,
 								 serializable ? SnapshotAny : snapshot);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
@@ -116,10 +131,39 @@ lease_table_find(LeaseTable *table, LeaseName role)
 			table_tuple_satisfies_snapshot(table->rel, table->slot, snapshot);
 	index_endscan(scan);
 	index_close(index, AccessShareLock);
-	UnregisterSnapshot(snapshot);
 
 	if (found)
+	{
 		lease_row_decode(table->rel, table->slot, &table->row);
+		lease_hint_set_place(RelationGetRelid(table->rel), pkey, role,
+							 &table->slot->tts_tid);
+	}
+	return found;
+}
+
+/*
+ * Finds a lease's row as committed at this moment, whatever the isolation
+ * level (and as this transaction's own earlier commands left it).  The row
+ * stays until the next find, lock or close.
+ *
+ * The snapshot is a new one, registered.  SnapshotSelf or a dirty snapshot
+ * would look at each version by itself: under a running renewal a scan meets
+ * two good versions, or none.
+ *
+ * The remembered place spares the index, but fetching from it leaves a
+ * predicate lock: not in SERIALIZABLE.
+ */
+bool
+lease_table_find(LeaseTable *table, LeaseName role)
+{
+	Oid			pkey = LEASE_PRIMARY_KEY(table->rel);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found;
+
+	found = (!IsolationIsSerializable() &&
+			 fetch_remembered(table, pkey, role, snapshot)) ||
+		fetch_by_key(table, pkey, role, snapshot);
+	UnregisterSnapshot(snapshot);
 	return found;
 }
 
@@ -356,6 +400,9 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 
 	lease_row_put(table->rel, row, slot->tts_values, slot->tts_isnull, NULL);
 	lease_table_write(table->rel, slot);
+	lease_hint_set_place(RelationGetRelid(table->rel),
+						 LEASE_PRIMARY_KEY(table->rel), row->role,
+						 &slot->tts_tid);
 	ExecDropSingleTupleTableSlot(slot);
 	table->written = true;
 	lease_xact_changed();
