@@ -1,7 +1,7 @@
 # How many instructions the hot paths take: a slow-down shows here without timing anything.  The bounds are in
-# instructions.txt.  It needs valgrind, and runs against an installed extension, as a user who may run initdb:
+# instructions.txt.  It needs valgrind.
 #
-#	make installcheck REGRESS= ISOLATION= PROVE_TESTS=bench/instructions.pl
+#	test/run instructions
 #
 # A backend in single-user mode runs under callgrind.  Each path runs n and then 2n times, and SELECT pg_sleep(0) marks
 # the places where callgrind writes down its count; so the difference is n calls, and start and warming up are not in it.
@@ -19,17 +19,6 @@ my $n = 300;
 
 my $node = PostgreSQL::Test::Cluster->new('counted');
 $node->init;
-my $pg_config = $ENV{PG_CONFIG} || 'pg_config';
-chomp(my $library = `$pg_config --pkglibdir`);
-$library .= '/leader_lease.so';
-
-# Sanitizers do not run under valgrind, and a server with assertions takes other paths.
-if (`ldd $library` =~ /lib[atu]\w*san/ || `$pg_config --configure` =~ /--enable-cassert/)
-{
-	pass('sanitizers and assertions have nothing to count');
-	done_testing();
-	exit;
-}
 
 # SQL that does something $_[0] times: a transaction each, many in one, or many rows inserted
 sub transactions { my ($call) = @_; return sub { "DO \$\$ BEGIN FOR i IN 1..$_[0] LOOP PERFORM $call; COMMIT; END LOOP; END \$\$" } }
