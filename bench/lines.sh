@@ -41,6 +41,8 @@ lines()
 	# many leases, many contenders, an old snapshot
 	figure leases-lose 'losing lease_acquire with 10 leases (A) / with 1,000,000 (B), 8 clients' '<= 1.3' / \
 		'of_leases 10 lose_any' 'of_leases 1000000 lose_any'
+	figure leases-lose-all 'for comparison: the same with any of the 1,000,000 asked for in turn, each seldom' - / \
+		'of_leases 10 lose_any' 'of_leases 1000000 lose_any 1000000'
 	figure leases-renew 'renewing lease_acquire with 10 leases (A) / with 1,000,000 (B), 1 client' '<= 1.3' / \
 		'of_leases 10 renew_any' 'of_leases 1000000 renew_any'
 	figure contenders 'fenced UPDATE with 100 contenders that try once a second / with none, 1 client' '>= 0.9' / \
@@ -112,15 +114,15 @@ leases_db()
 	DB=leases$1 sql -v leases="$1" -f "$WORK/src/bench/sql/leases.sql" >/dev/null
 }
 
-# of_leases NUMBER SCRIPT: lease_acquire of any of so many.  Losing with 8 clients, renewing with 1, since a renewal is
-# mostly the disk's affair, and the more so with 8.
+# of_leases NUMBER SCRIPT [ASKED]: lease_acquire of one of ASKED (10) of so many.  Losing with 8 clients, renewing with 1,
+# since a renewal is mostly the disk's affair, and the more so with 8.
 of_leases()
 {
 	local clients=8
 
 	[ "$2" = lose_any ] || clients=1
 	leases_db "$1"
-	DB=leases$1 bench "$2" $clients -D leases="$1"
+	DB=leases$1 bench "$2" $clients -D leases="$1" -D asked="${3:-10}"
 }
 
 # with_contenders N CLIENTS: fenced writes while N sessions try to get the lease, each once a second.

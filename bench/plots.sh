@@ -82,7 +82,8 @@ plot_leases()
 	begin_plot plot-leases || return 0
 	for n in 10 1000 100000 1000000; do
 		leases_db $n
-		DB=leases$n point plot-leases $n "us_each lose_any -D leases=$n" "us_each renew_any -D leases=$n"
+		DB=leases$n point plot-leases $n "us_each lose_any -D leases=$n -D asked=10" \
+			"us_each renew_any -D leases=$n -D asked=10"
 	done
 	PLOT_OPTIONS='set logscale y; set yrange [10:*]' draw plot-leases 'leases' 'µs a call, round trip and commit included' \
 		'lease_acquire, losing' 'lease_acquire, renewing'

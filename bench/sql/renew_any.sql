@@ -1,3 +1,3 @@
--- :leases leases, each with a live holder, who renews
-\set i random(1, :leases)
+-- :leases leases, each with a live holder; one of :asked of them renews
+\set i random(1, :asked) * (:leases / :asked)
 SELECT lease_acquire('lease' || :i, 'leader');
