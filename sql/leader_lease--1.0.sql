@@ -174,10 +174,10 @@ COMMENT ON FUNCTION @extschema@.lease_fence() IS 'trigger: refuses a write witho
 
 CREATE FUNCTION @extschema@.lease_protect(tbl regclass, role text, token_column name DEFAULT NULL,
     events text DEFAULT 'insert,update,delete,truncate', proof text DEFAULT 'fence',
-    mode text DEFAULT 'enforce', on_replica boolean DEFAULT false)
+    mode text DEFAULT 'enforce', on_replica boolean DEFAULT false, key_column name DEFAULT NULL)
     RETURNS void
     AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
-COMMENT ON FUNCTION @extschema@.lease_protect(regclass, text, name, text, text, text, boolean) IS 'puts the guard on a table, or changes it';
+COMMENT ON FUNCTION @extschema@.lease_protect(regclass, text, name, text, text, text, boolean, name) IS 'puts the guard on a table, or changes it';
 
 CREATE FUNCTION @extschema@.lease_unprotect(tbl regclass, role text DEFAULT NULL)
     RETURNS void

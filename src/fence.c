@@ -228,7 +228,8 @@ fence_report(int elevel, FenceVerdict verdict, const FenceFailure *failure,
 					(errcode(ERRCODE_FENCE_REQUIRED),
 					 SUBJECT("no fence of"),
 					 failure->detail ? errdetail_internal("%s", failure->detail) : 0,
-					 errhint("Call lease_require_fence in the same transaction, or set leader_lease.fence."),
+					 errhint("%s", failure->hint ? failure->hint :
+							 "Call lease_require_fence in the same transaction, or set leader_lease.fence."),
 					 target ? errtable(target) : 0));
 			break;
 		case FENCE_DENIED:

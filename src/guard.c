@@ -4,12 +4,9 @@
  *	  The trigger lease_fence: a protected table is written only by a
  *	  transaction that holds the fence of its lease.
  *
- * The arguments are the lease's name and options in words, since dumps keep
- * them for ever:
- *
- *	token_column=NAME	bigint column that is stamped with the token
- *	proof=fence|row		row: a write may also carry the token itself
- *	mode=enforce|log	log: let through what would be refused, and log it
+ * The lease is the table's, or, with a key column, the row's own; an UPDATE
+ * that changes the key takes the row from one lease and gives it to another,
+ * and needs the fences of both.
  *
  * It fires BEFORE each row of INSERT, UPDATE and DELETE, named to sort after
  * ordinary triggers so that it sees what is really written, and BEFORE
@@ -21,32 +18,13 @@
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "leader_lease.h"
+#include "guard.h"
 
 PG_FUNCTION_INFO_V1(lease_fence);
-
-/* nobody's token: the value of a column that knows no NULL, for none */
-#define NO_TOKEN	INT64CONST(0)
-
-/* a trigger's arguments, read once a statement */
-typedef struct Guard
-{
-	LeaseName	role;
-	AttrNumber	token_column;	/* 0: none */
-	bool		proof_row;
-	bool		log_only;
-	bool		logged;			/* once a statement is enough */
-	Fence	   *fence;			/* good while the generation is this: */
-	uint64		generation;
-} Guard;
 
 /* the token that the row about to be written brings along */
 typedef struct CarriedToken
@@ -54,96 +32,6 @@ typedef struct CarriedToken
 	bool		shown;			/* there is one, assigned by the statement */
 	int64		value;
 } CarriedToken;
-
-static const char *
-option_value(const char *option, const char *name)
-{
-	size_t		len = strlen(name);
-
-	return strncmp(option, name, len) == 0 && option[len] == '=' ?
-		option + len + 1 : NULL;
-}
-
-static void
-protocol_error(const char *message)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-			 errmsg_internal("function \"lease_fence\" %s", message)));
-}
-
-/*
- * The token column's number.  Where it is not there any more, or no place for
- * a token, that is an error; in mode 'log', which lets everything through, a
- * line in the log.
- */
-static AttrNumber
-find_token_column(Relation rel, const char *name, bool log_only)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	int			att = SPI_fnumber(desc, name);
-
-	/* what is generated is computed after us, and would take no stamp */
-	if (att > 0 && TupleDescAttr(desc, att - 1)->atttypid == INT8OID &&
-		TupleDescAttr(desc, att - 1)->attgenerated == '\0')
-		return att;
-	ereport(log_only ? LOG : ERROR,
-			(errcode(ERRCODE_UNDEFINED_COLUMN),
-			 errmsg("token column \"%s\" of \"%s\" is not an ordinary bigint column",
-					name, RelationGetRelationName(rel)),
-			 errhint("Call lease_protect again.")));
-	return 0;
-}
-
-/*
- * The guard that the trigger's arguments describe.  It lives with the
- * trigger's FmgrInfo, that is for one statement and one table.
- */
-static Guard *
-get_guard(FunctionCallInfo fcinfo)
-{
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
-	Trigger    *trigger = trigdata->tg_trigger;
-	Guard	   *guard = fcinfo->flinfo->fn_extra;
-	const char *column = NULL;
-
-	if (guard != NULL)
-		return guard;
-
-	if (trigger->tgnargs < 1 || trigger->tgargs[0][0] == '\0')
-		protocol_error("must be given the name of a lease");
-	guard = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(Guard));
-	guard->role.data = trigger->tgargs[0];
-	guard->role.len = strlen(trigger->tgargs[0]);
-	for (int i = 1; i < trigger->tgnargs; i++)
-	{
-		const char *option = trigger->tgargs[i];
-		const char *value;
-
-		if ((value = option_value(option, "token_column")) != NULL)
-			column = value;
-		else if (strcmp(option, "proof=row") == 0)
-			guard->proof_row = true;
-		else if (strcmp(option, "proof=fence") == 0)
-			guard->proof_row = false;
-		else if (strcmp(option, "mode=log") == 0)
-			guard->log_only = true;
-		else if (strcmp(option, "mode=enforce") == 0)
-			guard->log_only = false;
-		else
-			ereport(ERROR,
-					(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-					 errmsg("function \"lease_fence\" does not know the option \"%s\"",
-							option)));
-	}
-	if (guard->proof_row && column == NULL)
-		protocol_error("needs token_column with proof=row");
-	if (column != NULL)
-		guard->token_column = find_token_column(trigdata->tg_relation, column,
-												guard->log_only);
-	fcinfo->flinfo->fn_extra = guard;
-	return guard;
-}
 
 /*
  * Whose right counts when the guard itself takes the fence: the current
@@ -193,23 +81,23 @@ carried_token(TriggerData *trigdata, const Guard *guard)
  * leader_lease.fence, else, with proof=row, the token in the row.
  */
 static FenceVerdict
-take_shown(Guard *guard, Oid relid, const CarriedToken *carried,
-		   FenceFailure *failure)
+take_shown(const Guard *guard, GuardLease *lease, Oid relid,
+		   const CarriedToken *carried, FenceFailure *failure)
 {
 	LeaseName	anybody = {NULL, 0};
 	LeaseClaim	claim;
 	Oid			userid;
 
 	userid = guard_user();
-	switch (lease_claim_find(guard->role, &claim, &failure->detail))
+	switch (lease_claim_find(lease->name, &claim, &failure->detail))
 	{
 		case CLAIM_FOUND:
 			break;
 		case CLAIM_BAD:
 			return FENCE_REQUIRED;
 		case CLAIM_NONE:
-			if (!guard->proof_row || !carried->shown)
-				return fence_explain(relid, guard->role, carried->shown,
+			if (guard->proof != PROOF_ROW || !carried->shown)
+				return fence_explain(relid, lease->name, carried->shown,
 									 carried->value, userid, failure);
 			claim.holder = anybody;
 			claim.token = carried->value;
@@ -217,35 +105,82 @@ take_shown(Guard *guard, Oid relid, const CarriedToken *carried,
 
 	if (!OidIsValid(userid))
 		return FENCE_DENIED;
-	return fence_take(relid, guard->role, claim.holder, claim.token, userid,
-					  &guard->fence, failure);
+	return fence_take(relid, lease->name, claim.holder, claim.token, userid,
+					  &lease->fence, failure);
 }
 
 /*
- * Does the transaction hold the fence, or can it have it now?
+ * Does the transaction hold the fence of a lease, or can it have it now?
  */
 static FenceVerdict
-require_fence(Guard *guard, FunctionCallInfo fcinfo,
+require_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
 			  const CarriedToken *carried, FenceFailure *failure)
 {
-	Oid			relid = InvalidOid;
 	FenceVerdict verdict;
 
-	if (guard->fence == NULL || guard->generation != fence_generation())
+	if (lease->fence == NULL || lease->generation != fence_generation())
 	{
-		relid = lease_table_oid(fcinfo);
-		guard->fence = fence_find(relid, guard->role);
-		guard->generation = fence_generation();
+		lease->fence = fence_find(lease_table_oid(fcinfo), lease->name);
+		lease->generation = fence_generation();
 	}
-	failure->role = guard->role;
-	if (guard->fence != NULL)
-		return fence_seen(guard->fence);
+	failure->role = lease->name;
+	if (lease->fence != NULL)
+		return fence_seen(lease->fence);
 
-	verdict = take_shown(guard, lease_table_oid(fcinfo), carried, failure);
+	verdict = take_shown(guard, lease, lease_table_oid(fcinfo), carried,
+						 failure);
 	if (verdict != FENCE_HELD)
-		guard->fence = NULL;
-	guard->generation = fence_generation();
+		lease->fence = NULL;
+	lease->generation = fence_generation();
 	return verdict;
+}
+
+/*
+ * The same where each row has its lease by its key.  The token that an UPDATE
+ * assigns is of the new key's lease; it proves nothing for the old one's.
+ *
+ * The old key is looked at first, so that the new one's fence is the last to
+ * come and the one to stamp by.
+ */
+static FenceVerdict
+require_fences_by_key(Guard *guard, FunctionCallInfo fcinfo,
+					  const CarriedToken *carried, FenceFailure *failure)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel = trigdata->tg_relation;
+	CarriedToken nothing = {false, 0};
+	FenceVerdict verdict;
+
+	failure->role = guard->role;
+	if (guard->unusable)
+		return FENCE_REQUIRED;
+	if (TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
+	{
+		failure->detail = "TRUNCATE empties a table that holds the rows of many leases, and no fence covers them all.";
+		failure->hint = "Delete the rows of one lease, or call lease_protect again without the event truncate.";
+		return FENCE_REQUIRED;
+	}
+	if (!TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+	{
+		if (!guard_name_lease(guard, &guard->lease, rel,
+							  trigdata->tg_trigtuple, failure))
+			return FENCE_REQUIRED;
+		return require_fence(guard, &guard->lease, fcinfo, carried, failure);
+	}
+
+	if (!guard_name_lease(guard, &guard->former, rel,
+						  trigdata->tg_trigtuple, failure) ||
+		!guard_name_lease(guard, &guard->lease, rel,
+						  trigdata->tg_newtuple, failure))
+		return FENCE_REQUIRED;
+	if (!lease_name_equal(guard->former.name, guard->lease.name))
+	{
+		verdict = require_fence(guard, &guard->former, fcinfo, &nothing,
+								failure);
+		if (verdict != FENCE_HELD)
+			return verdict;
+	}
+	return require_fence(guard, &guard->lease, fcinfo, carried, failure);
 }
 
 /*
@@ -259,7 +194,7 @@ stamp(TriggerData *trigdata, const Guard *guard, HeapTuple tuple,
 {
 	Relation	rel = trigdata->tg_relation;
 	TupleDesc	desc = RelationGetDescr(rel);
-	int64		token = fence_token(guard->fence);
+	int64		token = fence_token(guard->lease.fence);
 	int			att = guard->token_column;
 	bool		isnull;
 	bool		old_isnull;
@@ -281,7 +216,7 @@ stamp(TriggerData *trigdata, const Guard *guard, HeapTuple tuple,
 	if (!isnull && given != old)
 	{
 		*verdict = FENCE_STALE;
-		failure->role = guard->role;
+		failure->role = guard->lease.name;
 		failure->why = TERM_OTHER_TOKEN;
 		failure->token = given;
 		failure->current = token;
@@ -310,16 +245,22 @@ lease_fence(PG_FUNCTION_ARGS)
 	Guard	   *guard;
 
 	if (!CALLED_AS_TRIGGER(fcinfo))
-		protocol_error("was not called by trigger manager");
+		guard_protocol_error("was not called by trigger manager");
 	if (!TRIGGER_FIRED_BEFORE(trigdata->tg_event))
-		protocol_error("must be fired BEFORE the event");
+		guard_protocol_error("must be fired BEFORE the event");
 	if (!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) &&
 		!TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
-		protocol_error("must be fired FOR EACH ROW, or by TRUNCATE");
+		guard_protocol_error("must be fired FOR EACH ROW, or by TRUNCATE");
 
-	guard = get_guard(fcinfo);
+	guard = fcinfo->flinfo->fn_extra;
+	if (guard == NULL)
+		fcinfo->flinfo->fn_extra = guard = guard_read_options(fcinfo);
 	carried = carried_token(trigdata, guard);
-	verdict = require_fence(guard, fcinfo, &carried, &failure);
+	if (guard->key_column == 0 && !guard->unusable)
+		verdict = require_fence(guard, &guard->lease, fcinfo, &carried,
+								&failure);
+	else
+		verdict = require_fences_by_key(guard, fcinfo, &carried, &failure);
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
 		tuple = NULL;

@@ -414,6 +414,7 @@ typedef struct FenceFailure
 	int64		token;			/* what was shown */
 	int64		current;		/* what is current */
 	const char *detail;			/* for FENCE_REQUIRED */
+	const char *hint;			/* NULL: the usual one */
 } FenceFailure;
 
 extern FenceVerdict fence_take(Oid relid, LeaseName role, LeaseName holder,

@@ -22,7 +22,6 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_trigger.h"
-#include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -34,7 +33,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "leader_lease.h"
+#include "guard.h"
 
 PG_FUNCTION_INFO_V1(lease_protect);
 PG_FUNCTION_INFO_V1(lease_unprotect);
@@ -233,8 +232,8 @@ create_guard(const Protection *protection, Oid relid, const char *name,
 					 qualified_name(relid), quote_identifier(name)));
 }
 
-static void
-check_token_column(Relation rel, const char *column)
+static AttrNumber
+find_column(Relation rel, const char *column)
 {
 	AttrNumber	att = get_attnum(RelationGetRelid(rel), column);
 
@@ -243,15 +242,33 @@ check_token_column(Relation rel, const char *column)
 				(errcode(ERRCODE_UNDEFINED_COLUMN),
 				 errmsg("column \"%s\" of \"%s\" does not exist", column,
 						RelationGetRelationName(rel))));
-	if (att < 0 ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->atttypid != INT8OID ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->attgenerated != '\0' ||
-		TupleDescAttr(RelationGetDescr(rel), att - 1)->attidentity != '\0')
+	return att;
+}
+
+static void
+check_token_column(Relation rel, const char *column)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	AttrNumber	att = find_column(rel, column);
+
+	if (!guard_token_column_fits(desc, att) ||
+		TupleDescAttr(desc, att - 1)->attidentity != '\0')
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("token column \"%s\" must be an ordinary bigint column",
 						column),
 				 errdetail("Tokens of a server that failed over do not fit into an integer.")));
+}
+
+static void
+check_key_column(Relation rel, const char *column)
+{
+	if (!guard_key_column_fits(RelationGetDescr(rel), find_column(rel, column)))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("key column \"%s\" must be an ordinary column of an integer, text or uuid type",
+						column),
+				 errdetail("Its text is part of the lease's name and must not depend on any setting.")));
 }
 
 static Oid
@@ -266,7 +283,8 @@ guard_function(FunctionCallInfo fcinfo)
 
 /*
  * lease_protect(tbl regclass, role text, token_column name DEFAULT NULL,
- *				 events text, proof text, mode text, on_replica boolean) -> void
+ *				 events text, proof text, mode text, on_replica boolean,
+ *				 key_column name DEFAULT NULL) -> void
  *
  * Puts the guard on a table; calling it again changes it.  For the table's
  * owner.  Locks the table, and all below it, as CREATE TRIGGER does (SHARE ROW
@@ -281,6 +299,7 @@ lease_protect(PG_FUNCTION_ARGS)
 	char	   *proof;
 	char	   *mode;
 	char	   *column = NULL;
+	char	   *key_column = NULL;
 	Oid			relid;
 	Relation	rel;
 	List	   *tables;
@@ -300,6 +319,8 @@ lease_protect(PG_FUNCTION_ARGS)
 	proof = arg_word(fcinfo, 4, "proof");
 	mode = arg_word(fcinfo, 5, "mode");
 	protection.on_replica = PG_GETARG_BOOL(6);
+	if (!PG_ARGISNULL(7))
+		key_column = NameStr(*PG_GETARG_NAME(7));
 
 	initStringInfo(&arguments);
 	appendStringInfoString(&arguments,
@@ -308,6 +329,9 @@ lease_protect(PG_FUNCTION_ARGS)
 	if (column != NULL)
 		appendStringInfo(&arguments, ", %s",
 						 quote_literal_cstr(psprintf("token_column=%s", column)));
+	if (key_column != NULL)
+		appendStringInfo(&arguments, ", %s",
+						 quote_literal_cstr(psprintf("key_column=%s", key_column)));
 	if (strcmp(proof, "row") == 0)
 		appendStringInfoString(&arguments, ", 'proof=row'");
 	else if (strcmp(proof, "fence") != 0)
@@ -339,6 +363,12 @@ lease_protect(PG_FUNCTION_ARGS)
 				 errmsg("table \"leader_lease\" guards itself")));
 	if (column != NULL)
 		check_token_column(rel, column);
+	if (key_column != NULL)
+		check_key_column(rel, key_column);
+	if (column != NULL && key_column != NULL && strcmp(column, key_column) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("token column and key column must not be the same")));
 
 	relation_close(rel, NoLock);	/* DROP TRIGGER wants it unused */
 	tables = lock_tree(relid);

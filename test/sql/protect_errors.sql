@@ -6,7 +6,8 @@ GRANT USAGE, CREATE ON SCHEMA prot_app TO prot_other;
 SET ROLE prot_app;
 CREATE DOMAIN token_domain AS bigint;
 CREATE TABLE job (id serial PRIMARY KEY, by_token bigint, small int, text_token text, domain_token token_domain,
-    made bigint GENERATED ALWAYS AS (5) STORED, ident bigint GENERATED ALWAYS AS IDENTITY, dropped bigint);
+    made bigint GENERATED ALWAYS AS (5) STORED, ident bigint GENERATED ALWAYS AS IDENTITY, dropped bigint,
+    stamp timestamptz, padded char(5), num numeric, ints int[], real4 real);
 ALTER TABLE job DROP COLUMN dropped;
 CREATE VIEW job_view AS SELECT * FROM job;
 CREATE MATERIALIZED VIEW job_matview AS SELECT * FROM job;
@@ -60,6 +61,19 @@ SELECT c, try(c) FROM unnest(ARRAY[
     $$lease_protect('job', 'prot', 'ident')$$,
     $$lease_protect('job', 'prot', 'xmin')$$,
     $$lease_protect('job', 'prot', 'tableoid')$$,
+    -- key columns
+    $$lease_protect('job', 'prot', key_column => 'nowhere')$$,
+    $$lease_protect('job', 'prot', key_column => '')$$,
+    $$lease_protect('job', 'prot', key_column => '........pg.dropped.8........')$$,
+    $$lease_protect('job', 'prot', key_column => 'stamp')$$,
+    $$lease_protect('job', 'prot', key_column => 'padded')$$,
+    $$lease_protect('job', 'prot', key_column => 'num')$$,
+    $$lease_protect('job', 'prot', key_column => 'ints')$$,
+    $$lease_protect('job', 'prot', key_column => 'real4')$$,
+    $$lease_protect('job', 'prot', key_column => 'made')$$,
+    $$lease_protect('job', 'prot', key_column => 'ctid')$$,
+    $$lease_protect('job', 'prot', key_column => 'tableoid')$$,
+    $$lease_protect('job', 'prot', 'by_token', key_column => 'by_token')$$,
     -- what is no table
     $$lease_protect('job_view', 'prot')$$,
     $$lease_protect('job_matview', 'prot')$$,
@@ -81,6 +95,7 @@ SELECT count(*) FROM lease_guards WHERE role LIKE 'prot%';
 
 -- an int4 column is refused for what a failover does to tokens
 SELECT lease_protect('job', 'prot', 'small');
+SELECT lease_protect('job', 'prot', key_column => 'stamp');
 SELECT lease_protect('job_view', 'prot');
 SELECT lease_protect('job', 'prot', events => 'none');
 
