@@ -74,6 +74,20 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE @extschema@.leader_lease_history T
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_history', '');
 COMMENT ON TABLE @extschema@.leader_lease_history IS 'one row a term';
 
+CREATE TABLE @extschema@.leader_lease_slot (
+    role          text COLLATE pg_catalog."C" NOT NULL,
+    slot          text COLLATE pg_catalog."C" NOT NULL,
+    fencing_token bigint NOT NULL,
+    holder_id     text COLLATE pg_catalog."C" NOT NULL,
+    claimed_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    PRIMARY KEY (role, slot)
+);
+CREATE INDEX ON @extschema@.leader_lease_slot (claimed_at);
+REVOKE ALL ON TABLE @extschema@.leader_lease_slot FROM PUBLIC;
+GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE @extschema@.leader_lease_slot TO @extowner@ WITH GRANT OPTION;
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_slot', '');
+COMMENT ON TABLE @extschema@.leader_lease_slot IS 'one row a slot that a lease''s leader has claimed';
+
 -- Rows are only ever added: the highest of them counts, so that two first
 -- grants after a failover never wait for each other.
 CREATE TABLE @extschema@.leader_lease_origin (
@@ -157,6 +171,16 @@ CREATE FUNCTION @extschema@.lease_prune_history(older_than interval)
     RETURNS bigint
     AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.lease_prune_history(interval) IS 'deletes what the history has of terms that ended longer ago';
+
+CREATE FUNCTION @extschema@.lease_claim_slot(role text, holder text, token bigint, slot text)
+    RETURNS boolean
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_claim_slot(text, text, bigint, text) IS 'true for the first to claim a slot, with the fence held; false after';
+
+CREATE FUNCTION @extschema@.lease_prune_slots(older_than interval)
+    RETURNS bigint
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_prune_slots(interval) IS 'forgets slots that were claimed longer ago';
 
 CREATE FUNCTION @extschema@.lease_create(role text, owner text DEFAULT current_user, ttl interval DEFAULT NULL)
     RETURNS void
@@ -263,6 +287,17 @@ CREATE VIEW @extschema@.lease_history WITH (security_barrier) AS
                       AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
 GRANT SELECT ON @extschema@.lease_history TO PUBLIC;
 COMMENT ON VIEW @extschema@.lease_history IS 'one row a term: who, since when, until when, and why it ended';
+
+CREATE VIEW @extschema@.lease_slots WITH (security_barrier) AS
+    SELECT s.*
+      FROM @extschema@.leader_lease_slot s
+     WHERE pg_catalog.pg_has_role('pg_monitor'::name, 'USAGE'::text)
+        OR EXISTS (SELECT FROM @extschema@.leader_lease l
+                     JOIN pg_catalog.pg_roles r ON r.rolname::text = l.owner
+                    WHERE l.role = s.role
+                      AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
+GRANT SELECT ON @extschema@.lease_slots TO PUBLIC;
+COMMENT ON VIEW @extschema@.lease_slots IS 'one row a slot: which lease''s, who claimed it, when';
 
 CREATE VIEW @extschema@.lease_guards AS
     SELECT g.tgrelid::pg_catalog.regclass AS "table",

@@ -22,6 +22,7 @@ int			lease_takeover_timeout = 1000;
 bool		lease_auto_create = true;
 int			lease_evict_after = -1;
 int			lease_history_retention = 43200;
+int			lease_slot_retention = 43200;
 bool		lease_notify = true;
 char	   *lease_default_owner = NULL;
 char	   *lease_claim = NULL;
@@ -73,6 +74,11 @@ _PG_init(void)
 							"How long the history keeps terms that have ended.",
 							"0 keeps no history, -1 keeps all of it.",
 							&lease_history_retention, 43200, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MIN, NULL, NULL, NULL);
+	DefineCustomIntVariable("leader_lease.slot_retention",
+							"How long a claimed slot is remembered.",
+							"A slot that is forgotten can be claimed again.  0 and -1 forget none.",
+							&lease_slot_retention, 43200, -1, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MIN, NULL, NULL, NULL);
 	DefineCustomBoolVariable("leader_lease.auto_create",
 							 "Whether acquiring an unknown lease makes it.",

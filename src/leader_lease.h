@@ -454,6 +454,7 @@ extern int	lease_takeover_timeout;
 extern bool lease_auto_create;
 extern int	lease_evict_after;
 extern int	lease_history_retention;
+extern int	lease_slot_retention;
 extern bool lease_notify;
 extern char *lease_default_owner;
 extern char *lease_claim;

@@ -33,11 +33,15 @@ SELECT lease.lease_protect('job', 'it''s', 'token', proof => 'row');
 SELECT lease.lease_protect('part', 'it''s', 'token');
 CREATE TABLE always (id int);
 SELECT lease.lease_protect('always', 'free', on_replica => true, events => 'insert');
+CREATE TABLE shard (shard_no int, token bigint);
+SELECT lease.lease_protect('shard', 'shard/', 'token', key_column => 'shard_no');
+SELECT lease.lease_acquire('shard/1', 'a', '1 microsecond');
 GRANT SELECT, INSERT, UPDATE ON lease.leader_lease TO app;
 SELECT lease.lease_acquire('it''s', 'a', '1 hour');
 SELECT lease.lease_create('free', ttl => '5 min');
 INSERT INTO job VALUES (1, lease.lease_require_fence('it''s', 'a', 1));
 INSERT INTO part VALUES (1, lease.lease_require_fence('it''s', 'a', 1));
+SELECT lease.lease_claim_slot('it''s', 'a', 1, 'dumped');
 SQL
 $node->safe_psql('source', <<'SQL');
 SELECT lease.lease_create('apps', 'app');
@@ -47,6 +51,8 @@ SQL
 my $guards = installer('source', 'SELECT "table", role, options, events, enabled FROM lease.lease_guards ORDER BY "table"::text, events');
 my $history = $node->safe_psql('source', 'SELECT * FROM lease.leader_lease_history ORDER BY role, fencing_token');
 like($history, qr/^apps\|7\|b\|/m, 'there is a history');
+my $slots = $node->safe_psql('source', 'SELECT * FROM lease.leader_lease_slot');
+like($slots, qr/^it's\|dumped\|1\|a\|/, 'there is a slot');
 my $numbers = $node->safe_psql('source', 'SELECT last_value FROM lease.leader_lease_number');
 
 # dumped by its owner, who is no superuser
@@ -66,13 +72,15 @@ sub restored
 	is(installer($db, 'SELECT "table", role, options, events, enabled FROM lease.lease_guards ORDER BY "table"::text, events'),
 		$guards, "$how: guards are there");
 	is($node->safe_psql($db, 'SELECT role, fencing_token, owner, state FROM lease.lease_status ORDER BY role'),
-		"apps|7|app|expired\nfree|0|installer|free\nit's|1|installer|failed_over\nleft|0|leaver|free",
+		"apps|7|app|expired\nfree|0|installer|free\nit's|1|installer|failed_over\nleft|0|leaver|free\nshard/1|1|installer|expired",
 		"$how: leases, tokens and owners are there");
 	is($node->safe_psql($db, 'SELECT * FROM lease.leader_lease_history ORDER BY role, fencing_token'),
 		$history, "$how: the history is there, and nothing else");
+	is($node->safe_psql($db, 'SELECT * FROM lease.leader_lease_slot'), $slots, "$how: what was claimed is there");
 	is($node->safe_psql($db, "SELECT lease.lease_check_fence('it''s', 'a', 1)"), 'f', "$how: terms of elsewhere are over");
 	is(sqlstate_in($db, 'INSERT INTO job VALUES (2, 1)'), 'LF001', "$how: the guard guards");
 	is(sqlstate_in($db, 'TRUNCATE part1'), 'LF002', "$how: partitions too");
+	is(sqlstate_in($db, 'INSERT INTO shard VALUES (1)'), 'LF002', "$how: each row by its key");
 	for my $role ("it''s", 'apps', 'free', 'unheard')
 	{
 		cmp_ok($node->safe_psql($db, "SELECT lease.lease_acquire('$role', 'a', '1 microsecond')"),

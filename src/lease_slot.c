@@ -1,0 +1,154 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_slot.c
+ *	  One run a slot: a job that has run for a slot, a minute of a schedule
+ *	  perhaps, does not run for it again.
+ *
+ * Mutual exclusion is not that: a job is done in 20 ms and the lease is free
+ * again when a replica whose timer is late comes and gets it.  So the slot is
+ * recorded, in the transaction of the work: both are there or neither is, and
+ * both are as durable as that commit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+#include "leader_lease.h"
+
+PG_FUNCTION_INFO_V1(lease_claim_slot);
+PG_FUNCTION_INFO_V1(lease_prune_slots);
+
+#define PRUNE_WITH_CLAIM	"4"
+
+static Datum
+name_datum(LeaseName name)
+{
+	return PointerGetDatum(cstring_to_text_with_len(name.data, name.len));
+}
+
+/*
+ * Records a slot; false when it is there.  The insertion waits for another
+ * transaction that has just inserted it, under the user's lock_timeout, and
+ * looks for the row without a predicate lock.  In REPEATABLE READ and
+ * SERIALIZABLE a row that the snapshot does not show is 40001.
+ */
+static bool
+insert_slot(Oid relid, LeaseName role, LeaseName holder, int64 token,
+			LeaseName slot)
+{
+	Oid			types[4] = {TEXTOID, TEXTOID, INT8OID, TEXTOID};
+	Datum		values[4];
+
+	values[0] = name_datum(role);
+	values[1] = name_datum(slot);
+	values[2] = Int64GetDatum(token);
+	values[3] = name_datum(holder);
+	lease_spi_as_owner(relid,
+					   "INSERT INTO %s.leader_lease_slot (role, slot, fencing_token, holder_id)"
+					   " VALUES ($1, $2, $3, $4) ON CONFLICT (role, slot) DO NOTHING",
+					   4, types, values, NULL);
+	return SPI_processed > 0;
+}
+
+/*
+ * A few old slots, of any lease, go with each claim.  What another deletes
+ * just now is left to him.  Not where a concurrent deletion would be a
+ * serialization failure.
+ */
+static void
+prune_some(Oid relid)
+{
+	Oid			types[1] = {INT4OID};
+	Datum		values[1];
+
+	if (lease_slot_retention <= 0 || IsolationUsesXactSnapshot())
+		return;
+	values[0] = Int32GetDatum(lease_slot_retention);
+	lease_spi_as_owner(relid,
+					   "DELETE FROM %1$s.leader_lease_slot WHERE ctid = ANY (ARRAY("
+					   "SELECT ctid FROM %1$s.leader_lease_slot"
+					   " WHERE claimed_at < now() - make_interval(mins => $1)"
+					   " ORDER BY claimed_at LIMIT " PRUNE_WITH_CLAIM
+					   " FOR UPDATE SKIP LOCKED))",
+					   1, types, values, NULL);
+}
+
+/*
+ * lease_claim_slot(role text, holder text, token bigint, slot text) -> boolean
+ *
+ * True for the first ever to claim the slot of that lease, once his
+ * transaction commits; false after.  Takes the fence as lease_require_fence
+ * does, with its errors (LF001 for a stale token).  When the transaction, or
+ * the savepoint around the call, is rolled back, the slot is free.
+ *
+ * Waits for another transaction that has claimed the slot and not ended, as
+ * any unique key does: only those of one leader can meet there.
+ */
+Datum
+lease_claim_slot(PG_FUNCTION_ARGS)
+{
+	LeaseName	role = lease_arg_name(fcinfo, 0, "lease name");
+	LeaseName	holder = lease_arg_name(fcinfo, 1, "holder");
+	int64		token = lease_arg_token(fcinfo, 2);
+	LeaseName	slot = lease_arg_name(fcinfo, 3, "slot");
+	FenceFailure failure = {0};
+	FenceVerdict verdict;
+	Fence	   *fence;
+	Oid			relid;
+	bool		first;
+
+	lease_require_writable("lease_claim_slot()");
+	relid = lease_table_oid(fcinfo);
+	verdict = fence_take(relid, role, holder, token, GetUserId(), &fence,
+						 &failure);
+	if (verdict != FENCE_HELD)
+		fence_report(ERROR, verdict, &failure, NULL);
+
+	SPI_connect();
+	first = insert_slot(relid, role, holder, token, slot);
+	if (first)
+		prune_some(relid);
+	SPI_finish();
+	PG_RETURN_BOOL(first);
+}
+
+/*
+ * lease_prune_slots(older_than interval) -> bigint
+ *
+ * Forgets the slots that were claimed longer ago than that, of leases that the
+ * caller may use; the number of slots.  They can be claimed again.  What
+ * another deletes just now, a claim perhaps, is left to him.
+ */
+Datum
+lease_prune_slots(PG_FUNCTION_ARGS)
+{
+	Oid			types[2] = {INTERVALOID, OIDOID};
+	Datum		values[2];
+	uint64		deleted;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("older_than must not be null")));
+	lease_require_writable("lease_prune_slots()");
+	values[0] = PG_GETARG_DATUM(0);
+	values[1] = ObjectIdGetDatum(GetUserId());
+	SPI_connect();
+	lease_spi_as_owner(lease_table_oid(fcinfo),
+					   "DELETE FROM %1$s.leader_lease_slot WHERE ctid = ANY (ARRAY("
+					   "SELECT ctid FROM %1$s.leader_lease_slot s"
+					   " WHERE claimed_at < now() - $1"
+					   " AND EXISTS (SELECT FROM %1$s.leader_lease l LEFT JOIN pg_roles r ON r.rolname::text = l.owner"
+					   " WHERE l.role = s.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))"
+					   " FOR UPDATE OF s SKIP LOCKED))",
+					   2, types, values, NULL);
+	deleted = SPI_processed;
+	SPI_finish();
+	PG_RETURN_INT64(deleted);
+}
