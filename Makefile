@@ -18,4 +18,4 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # PGXS tracks no headers.
-$(OBJS): src/leader_lease.h src/guard.h
+$(OBJS): $(wildcard src/*.h)

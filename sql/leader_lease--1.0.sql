@@ -88,6 +88,28 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE @extschema@.leader_lease_slot TO @
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_slot', '');
 COMMENT ON TABLE @extschema@.leader_lease_slot IS 'one row a slot that a lease''s leader has claimed';
 
+-- What was seen of tokens whose lease lives elsewhere.  Its numbers come from
+-- the same sequence; its locks have this table as classid.
+CREATE TABLE @extschema@.leader_lease_observed (
+    resource      text COLLATE pg_catalog."C" NOT NULL PRIMARY KEY,
+    fencing_token bigint NOT NULL DEFAULT 0,
+    observed_at   timestamptz,
+    number        bigint NOT NULL UNIQUE,
+    owner         text COLLATE pg_catalog."C" NOT NULL,
+    origin        bigint NOT NULL,
+    raised_xid    xid8,
+    raised_cid    bigint
+) WITH (fillfactor = 50);
+REVOKE ALL ON TABLE @extschema@.leader_lease_observed FROM PUBLIC;
+GRANT SELECT, INSERT, UPDATE ON TABLE @extschema@.leader_lease_observed TO @extowner@ WITH GRANT OPTION;
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_observed', '');
+COMMENT ON TABLE @extschema@.leader_lease_observed IS 'one row a resource: the highest token that was seen of it';
+COMMENT ON COLUMN @extschema@.leader_lease_observed.number IS 'objid of the resource''s locks in pg_locks';
+COMMENT ON COLUMN @extschema@.leader_lease_observed.owner IS 'name of the database role whose members may use the resource';
+COMMENT ON COLUMN @extschema@.leader_lease_observed.origin IS 'system, timeline, database and table where the token was raised';
+COMMENT ON COLUMN @extschema@.leader_lease_observed.raised_xid IS 'transaction that raised the token';
+COMMENT ON COLUMN @extschema@.leader_lease_observed.raised_cid IS 'command of that transaction';
+
 -- Rows are only ever added: the highest of them counts, so that two first
 -- grants after a failover never wait for each other.
 CREATE TABLE @extschema@.leader_lease_origin (
@@ -113,6 +135,18 @@ CREATE TRIGGER "~lease_table_guard_after"
 CREATE TRIGGER "~lease_table_guard_truncate"
     BEFORE TRUNCATE ON @extschema@.leader_lease
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_table_guard();
+
+CREATE FUNCTION @extschema@.lease_observed_guard() RETURNS trigger
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION @extschema@.lease_observed_guard() FROM PUBLIC;
+COMMENT ON FUNCTION @extschema@.lease_observed_guard() IS 'keeps hand-written statements on leader_lease_observed safe';
+
+CREATE TRIGGER "~lease_observed_guard"
+    BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.leader_lease_observed
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.lease_observed_guard();
+CREATE TRIGGER "~lease_observed_guard_truncate"
+    BEFORE TRUNCATE ON @extschema@.leader_lease_observed
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.lease_observed_guard();
 
 CREATE FUNCTION @extschema@.lease_acquire(role text, holder text, ttl interval DEFAULT NULL)
     RETURNS bigint
@@ -181,6 +215,11 @@ CREATE FUNCTION @extschema@.lease_prune_slots(older_than interval)
     RETURNS bigint
     AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.lease_prune_slots(interval) IS 'forgets slots that were claimed longer ago';
+
+CREATE FUNCTION @extschema@.lease_observe(resource text, token bigint)
+    RETURNS boolean
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_observe(text, bigint) IS 'true: no higher token of the resource was seen, nor will be until this transaction ends';
 
 CREATE FUNCTION @extschema@.lease_create(role text, owner text DEFAULT current_user, ttl interval DEFAULT NULL)
     RETURNS void
@@ -298,6 +337,16 @@ CREATE VIEW @extschema@.lease_slots WITH (security_barrier) AS
                       AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
 GRANT SELECT ON @extschema@.lease_slots TO PUBLIC;
 COMMENT ON VIEW @extschema@.lease_slots IS 'one row a slot: which lease''s, who claimed it, when';
+
+CREATE VIEW @extschema@.lease_observed WITH (security_barrier) AS
+    SELECT o.resource, o.fencing_token, o.observed_at, o.owner
+      FROM @extschema@.leader_lease_observed o
+     WHERE pg_catalog.pg_has_role('pg_monitor'::name, 'USAGE'::text)
+        OR EXISTS (SELECT FROM pg_catalog.pg_roles r
+                    WHERE r.rolname::text = o.owner
+                      AND pg_catalog.pg_has_role(r.oid, 'USAGE'::text));
+GRANT SELECT ON @extschema@.lease_observed TO PUBLIC;
+COMMENT ON VIEW @extschema@.lease_observed IS 'one row a resource: the highest token that was seen of it, and when';
 
 CREATE VIEW @extschema@.lease_guards AS
     SELECT g.tgrelid::pg_catalog.regclass AS "table",

@@ -19,6 +19,16 @@
 
 #include "leader_lease.h"
 
+/* tells one snapshot of a transaction from another */
+typedef struct SnapshotMark
+{
+	TransactionId xmin;
+	TransactionId xmax;
+	uint32		xcnt;
+	CommandId	curcid;
+	bool		complete;		/* shows all that had been committed */
+} SnapshotMark;
+
 struct Fence
 {
 	Oid			relid;
@@ -32,6 +42,7 @@ struct Fence
 	SubTransactionId held_in;
 	SubTransactionId ended_in;	/* ended the term itself, if valid */
 	TransactionId seen_xmin;	/* a snapshot with this xmin saw it begin */
+	SnapshotMark begun_in;		/* see fence_note_begun_here; xmin 0: none */
 	Fence	   *next;
 };
 
@@ -89,6 +100,15 @@ fence_find(Oid relid, LeaseName role)
 	return NULL;
 }
 
+/*
+ * Did this transaction itself begin the term?
+ */
+bool
+fence_begun_by_us(const Fence *fence)
+{
+	return FullTransactionIdEquals(fence->xid, GetTopFullTransactionIdIfAny());
+}
+
 int64
 fence_token(const Fence *fence)
 {
@@ -141,6 +161,63 @@ widen(TransactionId xid, FullTransactionId next)
 	return FullTransactionIdFromEpochAndXid(epoch, xid);
 }
 
+static bool
+is_marked(Snapshot snapshot, const SnapshotMark *mark)
+{
+	return snapshot->xmin == mark->xmin && snapshot->xmax == mark->xmax &&
+		snapshot->xcnt == mark->xcnt && snapshot->curcid == mark->curcid;
+}
+
+/*
+ * Has a transaction that an older snapshot shows as running committed?
+ */
+static bool
+committed_since(TransactionId xid, Snapshot latest)
+{
+	return !XidInMVCCSnapshot(xid, latest) && TransactionIdDidCommit(xid);
+}
+
+/* no more transaction ids than that are looked at */
+#define COMMITS_LOOKED_AT	10000
+
+/*
+ * Called when the present command has begun a term, with no fence of an older
+ * one open any more.  The statement's snapshot is from before; but where
+ * nobody at all has committed since, it shows all that the older terms have
+ * written, and the statement may go on to write by the new one.  Otherwise it
+ * may be tried again.  That is so for this snapshot alone.
+ */
+void
+fence_note_begun_here(Fence *fence)
+{
+	Snapshot	snapshot;
+	Snapshot	latest;
+	TransactionId xid;
+	int32		looked = 0;
+	bool		any = false;
+
+	if (IsolationUsesXactSnapshot() || !ActiveSnapshotSet())
+		return;
+	snapshot = GetActiveSnapshot();
+	if (snapshot->snapshot_type != SNAPSHOT_MVCC || snapshot->takenDuringRecovery)
+		return;
+	latest = RegisterSnapshot(GetLatestSnapshot());
+	for (uint32 i = 0; i < snapshot->xcnt && !any; i++)
+		any = committed_since(snapshot->xip[i], latest);
+	for (xid = snapshot->xmax; !any && TransactionIdPrecedes(xid, latest->xmax);)
+	{
+		any = committed_since(xid, latest) ||
+			++looked > COMMITS_LOOKED_AT;
+		TransactionIdAdvance(xid);
+	}
+	UnregisterSnapshot(latest);
+	fence->begun_in.complete = !any;
+	fence->begun_in.xmin = snapshot->xmin;
+	fence->begun_in.xmax = snapshot->xmax;
+	fence->begun_in.xcnt = snapshot->xcnt;
+	fence->begun_in.curcid = snapshot->curcid;
+}
+
 /*
  * Has the snapshot that the writes go by seen the fence's term begin?  If not,
  * the rows it shows may be from before the takeover.  Asked at every use: the
@@ -177,8 +254,15 @@ fence_seen(Fence *fence)
 	own = GetTopFullTransactionIdIfAny();
 	if (FullTransactionIdIsValid(own) &&
 		FullTransactionIdEquals(own, fence->xid))
-		return !xact_snapshot && fence->cid < snapshot->curcid ?
-			FENCE_HELD : FENCE_TOO_EARLY;
+	{
+		if (xact_snapshot)
+			return FENCE_TOO_EARLY;
+		if (fence->cid < snapshot->curcid)
+			return FENCE_HELD;
+		if (!is_marked(snapshot, &fence->begun_in))
+			return FENCE_TOO_EARLY;
+		return fence->begun_in.complete ? FENCE_HELD : FENCE_NOT_SEEN;
+	}
 
 	next = ReadNextFullTransactionId();
 	if (FullTransactionIdPrecedes(fence->xid, widen(snapshot->xmin, next)))

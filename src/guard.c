@@ -23,6 +23,7 @@
 #include "utils/rel.h"
 
 #include "guard.h"
+#include "observe.h"
 
 PG_FUNCTION_INFO_V1(lease_fence);
 
@@ -30,6 +31,7 @@ PG_FUNCTION_INFO_V1(lease_fence);
 typedef struct CarriedToken
 {
 	bool		shown;			/* there is one, assigned by the statement */
+	bool		written_back;	/* it is the one that the row had */
 	int64		value;
 } CarriedToken;
 
@@ -54,7 +56,7 @@ guard_user(void)
 static CarriedToken
 carried_token(TriggerData *trigdata, const Guard *guard)
 {
-	CarriedToken carried = {false, 0};
+	CarriedToken carried = {false, false, 0};
 	TupleDesc	desc = RelationGetDescr(trigdata->tg_relation);
 	HeapTuple	tuple = trigdata->tg_trigtuple;
 	bool		isnull;
@@ -73,6 +75,12 @@ carried_token(TriggerData *trigdata, const Guard *guard)
 	carried.value = DatumGetInt64(heap_getattr(tuple, guard->token_column,
 											   desc, &isnull));
 	carried.shown = !isnull && carried.value != NO_TOKEN;
+	if (carried.shown && guard->proof == PROOF_HIGHEST &&
+		TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+		carried.written_back = carried.value ==
+			DatumGetInt64(heap_getattr(trigdata->tg_trigtuple,
+									   guard->token_column, desc, &isnull)) &&
+			!isnull;
 	return carried;
 }
 
@@ -110,6 +118,53 @@ take_shown(const Guard *guard, GuardLease *lease, Oid relid,
 }
 
 /*
+ * With proof=highest: has the transaction observed the resource's token, or
+ * can it now?  By the claim in leader_lease.fence, whose holder means nothing
+ * here, or by the token in the row.  Where the transaction has one already, a
+ * token in the row is another only if it is not the old one written back.
+ */
+static FenceVerdict
+require_observed(GuardLease *lease, FunctionCallInfo fcinfo,
+				 const CarriedToken *carried, FenceFailure *failure)
+{
+	Oid			relid = lease_observed_oid(fcinfo);
+	Oid			userid = guard_user();
+	FenceVerdict verdict = FENCE_REQUIRED;
+	LeaseClaim	claim;
+
+	failure->relid = relid;
+	if (lease->fence != NULL)
+		verdict = fence_seen(lease->fence);
+	else
+	{
+		switch (lease_claim_find(lease->name, &claim, &failure->detail))
+		{
+			case CLAIM_FOUND:
+				if (!OidIsValid(userid))
+					return FENCE_DENIED;
+				verdict = observe_take(relid, lease->name, claim.token, userid,
+									   &lease->fence, failure);
+				if (verdict == FENCE_STALE || lease->fence == NULL)
+					return verdict;
+				break;
+			case CLAIM_BAD:
+				return FENCE_REQUIRED;
+			case CLAIM_NONE:
+				if (!carried->shown)
+					return FENCE_REQUIRED;
+		}
+	}
+	if (!carried->shown ||
+		(lease->fence != NULL &&
+		 (carried->value == fence_token(lease->fence) || carried->written_back)))
+		return verdict;
+	if (!OidIsValid(userid))
+		return FENCE_DENIED;
+	return observe_take(relid, lease->name, carried->value, userid,
+						&lease->fence, failure);
+}
+
+/*
  * Does the transaction hold the fence of a lease, or can it have it now?
  */
 static FenceVerdict
@@ -120,15 +175,20 @@ require_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
 
 	if (lease->fence == NULL || lease->generation != fence_generation())
 	{
-		lease->fence = fence_find(lease_table_oid(fcinfo), lease->name);
+		lease->fence = fence_find(guard->proof == PROOF_HIGHEST ?
+								  lease_observed_oid(fcinfo) :
+								  lease_table_oid(fcinfo), lease->name);
 		lease->generation = fence_generation();
 	}
 	failure->role = lease->name;
-	if (lease->fence != NULL)
+	if (lease->fence != NULL && guard->proof != PROOF_HIGHEST)
 		return fence_seen(lease->fence);
 
-	verdict = take_shown(guard, lease, lease_table_oid(fcinfo), carried,
-						 failure);
+	if (guard->proof == PROOF_HIGHEST)
+		verdict = require_observed(lease, fcinfo, carried, failure);
+	else
+		verdict = take_shown(guard, lease, lease_table_oid(fcinfo), carried,
+							 failure);
 	if (verdict != FENCE_HELD)
 		lease->fence = NULL;
 	lease->generation = fence_generation();
@@ -148,7 +208,7 @@ require_fences_by_key(Guard *guard, FunctionCallInfo fcinfo,
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 	Relation	rel = trigdata->tg_relation;
-	CarriedToken nothing = {false, 0};
+	CarriedToken nothing = {false, false, 0};
 	FenceVerdict verdict;
 
 	failure->role = guard->role;
@@ -275,8 +335,9 @@ lease_fence(PG_FUNCTION_ARGS)
 
 	if (verdict != FENCE_HELD && !(guard->log_only && guard->logged))
 	{
-		fence_report(guard->log_only ? LOG : ERROR, verdict, &failure,
-					 trigdata->tg_relation);
+		(guard->proof == PROOF_HIGHEST ? observe_report : fence_report)
+			(guard->log_only ? LOG : ERROR, verdict, &failure,
+			 trigdata->tg_relation);
 		guard->logged = true;
 	}
 	PG_RETURN_POINTER(tuple);

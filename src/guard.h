@@ -20,7 +20,8 @@
 typedef enum GuardProof
 {
 	PROOF_FENCE,				/* nothing but the session's setting */
-	PROOF_ROW					/* the token in the row, too */
+	PROOF_ROW,					/* the token in the row, too */
+	PROOF_HIGHEST				/* no lease here: the highest token seen */
 } GuardProof;
 
 /* the lease that a row belongs to, and the fence of it */

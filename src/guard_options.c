@@ -8,7 +8,10 @@
  *
  *	token_column=NAME	bigint column that is stamped with the token
  *	key_column=NAME		a row's lease is the given name || this column
- *	proof=fence|row		row: a write may also carry the token itself
+ *	proof=fence|row|highest
+ *						row: a write may also carry the token itself
+ *						highest: the name is a resource's, whose lease lives
+ *						elsewhere; no token lower than one seen before
  *	mode=enforce|log	log: let through what would be refused, and log it
  *
  *-------------------------------------------------------------------------
@@ -126,6 +129,8 @@ guard_read_options(FunctionCallInfo fcinfo)
 			key_column = value;
 		else if (strcmp(option, "proof=row") == 0)
 			guard->proof = PROOF_ROW;
+		else if (strcmp(option, "proof=highest") == 0)
+			guard->proof = PROOF_HIGHEST;
 		else if (strcmp(option, "proof=fence") == 0)
 			guard->proof = PROOF_FENCE;
 		else if (strcmp(option, "mode=log") == 0)
@@ -139,7 +144,9 @@ guard_read_options(FunctionCallInfo fcinfo)
 							option)));
 	}
 	if (guard->proof != PROOF_FENCE && token_column == NULL)
-		guard_protocol_error("needs token_column with proof=row");
+		guard_protocol_error(guard->proof == PROOF_ROW ?
+							 "needs token_column with proof=row" :
+							 "needs token_column with proof=highest");
 	if (token_column != NULL)
 		guard->token_column = find_column(trigdata->tg_relation, token_column,
 										  guard_token_column_fits,

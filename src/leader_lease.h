@@ -177,8 +177,10 @@ typedef enum LeaseRowLock
 
 extern void lease_row_init(void);
 extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
+extern Oid	lease_observed_oid(FunctionCallInfo fcinfo);
 extern AttrNumber lease_row_key(Relation rel);
 extern void lease_row_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row);
+extern void lease_row_decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row);
 extern void lease_row_require_not_null(Relation rel, HeapTuple tuple);
 extern HeapTuple lease_row_encode(Relation rel, HeapTuple tuple,
 								  const LeaseRow *row);
@@ -261,6 +263,7 @@ typedef enum LeaseCreated
 	CREATED_NOT					/* the limit passed */
 } LeaseCreated;
 
+extern uint32 lease_number_draw(Relation rel);
 extern LeaseCreated lease_create_row(Oid relid, LeaseName role,
 									 LeaseName owner, int64 ttl,
 									 int64 limit);
@@ -415,6 +418,9 @@ typedef struct FenceFailure
 	int64		current;		/* what is current */
 	const char *detail;			/* for FENCE_REQUIRED */
 	const char *hint;			/* NULL: the usual one */
+	Oid			relid;			/* whose locks the blockers hold */
+	int			nblockers;		/* for FENCE_BUSY of an observation */
+	LeaseLockHolder *blockers;
 } FenceFailure;
 
 extern FenceVerdict fence_take(Oid relid, LeaseName role, LeaseName holder,
@@ -431,6 +437,8 @@ extern Fence *fence_find(Oid relid, LeaseName role);
 extern Fence *fence_find_own(Oid relid, LeaseName role, LeaseName holder,
 							 int64 token, Oid userid);
 extern FenceVerdict fence_seen(Fence *fence);
+extern void fence_note_begun_here(Fence *fence);
+extern bool fence_begun_by_us(const Fence *fence);
 extern bool fence_was_ended(Oid relid, LeaseName role);
 extern int64 fence_token(const Fence *fence);
 extern uint64 fence_generation(void);

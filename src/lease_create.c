@@ -9,13 +9,17 @@
 
 #include "access/genam.h"
 #include "access/skey.h"
+#include "access/stratnum.h"
 #include "access/tableam.h"
 #include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "executor/executor.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
 #include "leader_lease.h"
@@ -59,11 +63,59 @@ await_transaction(void *arg)
 }
 
 /*
+ * A number for a new row, of either table.  Where rows were restored without the sequence, or
+ * with numbers given by hand, it catches up with them; should two do that at
+ * once, the unique index has the last word.
+ */
+uint32
+lease_number_draw(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	Oid			sequence = get_relname_relid("leader_lease_number",
+											 RelationGetNamespace(rel));
+	bool		taken;
+	int64		number;
+
+	if (!OidIsValid(sequence))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("sequence \"leader_lease_number\" is missing")));
+	do
+	{
+		ScanKeyData key;
+		List	   *rows;
+		ListCell   *cell;
+
+		number = nextval_internal(sequence, false);
+		ScanKeyInit(&key, lease_table_column(rel, "number", INT8OID),
+					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(number));
+		rows = lease_table_seek(rel, 1, &key);
+		taken = rows != NIL;
+		foreach(cell, rows)
+			ExecDropSingleTupleTableSlot(lfirst(cell));
+		if (taken)
+		{
+			Oid			types[1] = {REGCLASSOID};
+			Datum		values[1] = {ObjectIdGetDatum(sequence)};
+
+			SPI_connect();
+			lease_spi_as_owner(relid,
+							   psprintf("SELECT setval($1, max(number)) FROM %%s.%s",
+										RelationGetRelationName(rel)),
+							   1, types, values, NULL);
+			SPI_finish();
+		}
+	} while (taken);
+	return (uint32) number;
+}
+
+/*
  * False when there is one meanwhile.
  */
 static bool
 insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
 {
+	bool		observed = strcmp(get_rel_name(relid), "leader_lease_observed") == 0;
 	Oid			types[3] = {TEXTOID, TEXTOID, INTERVALOID};
 	Datum		values[3];
 	char		nulls[4] = "   ";
@@ -75,16 +127,22 @@ insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
 	values[2] = IntervalPGetDatum(lease_interval(ttl));
 	if (ttl == 0)
 		nulls[2] = 'n';
-	lease_spi_as_owner(relid,
-					   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-					   3, types, values, nulls);
+	if (observed)
+		lease_spi_as_owner(relid,
+						   "INSERT INTO %s.leader_lease_observed (resource, owner) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+						   2, types, values, NULL);
+	else
+		lease_spi_as_owner(relid,
+						   "INSERT INTO %s.leader_lease (role, owner, usual_ttl) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+						   3, types, values, nulls);
 	inserted = SPI_processed > 0;
 	SPI_finish();
 	return inserted;
 }
 
 /*
- * Makes the row of a lease that nobody holds.  The trigger on the table fills
+ * Makes the row of a lease that nobody holds, or of a resource of which no
+ * token was observed: relid is the table.  The trigger on the table fills
  * in what is not said here, as for an INSERT by hand.
  *
  * Another may be making it, and his transaction may last: he is waited for, at
@@ -124,7 +182,8 @@ lease_create_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl,
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("lease \"%.*s\" cannot be made", NAME_ARGS(role)),
-					 errhint("A trigger, rule or unique index on leader_lease is in the way.")));
+					 errhint("A trigger, rule or unique index on %s is in the way.",
+							 get_rel_name(relid))));
 	}
 	if (result != CREATED)
 		lease_creation_unlock(relid, role);

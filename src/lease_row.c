@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease_row.c
- *	  The lease table's columns, and a row of it as a struct.
+ *	  The lease table's columns, and a row of it as a struct.  A row of
+ *	  leader_lease_observed, which has some of them, is the same struct.
  *
  * Columns are found by name, so that a new library meets the table of an
  * older script without harm.
@@ -49,26 +50,48 @@ static const char *const column_names[COL_COUNT] = {
 	"origin", "granted_xid", "granted_cid", "ended", "session"
 };
 
+/* the same in leader_lease_observed; most are not there */
+static const char *const observed_names[COL_COUNT] = {
+	[COL_ROLE] = "resource", [COL_TOKEN] = "fencing_token",
+	[COL_NUMBER] = "number", [COL_OWNER] = "owner",
+	[COL_ACQUIRED_AT] = "observed_at", [COL_ORIGIN] = "origin",
+	[COL_GRANTED_XID] = "raised_xid", [COL_GRANTED_CID] = "raised_cid"
+};
+
 /*
- * What is known of the lease table.  A database has at most one, since an
- * extension can be created once in it.  Forgotten at any invalidation of that
- * table's relcache entry (relid is InvalidOid then).
+ * What is known of the two tables.  A database has at most one of each, since
+ * an extension can be created once in it.  Forgotten at any invalidation of
+ * the table's relcache entry (relid is InvalidOid then).
  */
-static struct
+typedef struct KnownTable
 {
+	const char *name;
+	const char *const *column_names;
 	Oid			relid;
 	bool		have_columns;
 	AttrNumber	column[COL_COUNT];
-}			known;
+} KnownTable;
+
+static KnownTable tables[] = {
+	{"leader_lease", column_names},
+	{"leader_lease_observed", observed_names}
+};
+
+#define LEASES		(&tables[0])
+#define OBSERVED	(&tables[1])
+
+/* the one whose columns were asked for last */
+static KnownTable *known = LEASES;
 
 static void
 relcache_callback(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == known.relid)
-	{
-		known.relid = InvalidOid;
-		known.have_columns = false;
-	}
+	for (int i = 0; i < lengthof(tables); i++)
+		if (relid == InvalidOid || relid == tables[i].relid)
+		{
+			tables[i].relid = InvalidOid;
+			tables[i].have_columns = false;
+		}
 }
 
 void
@@ -78,24 +101,37 @@ lease_row_init(void)
 }
 
 /*
- * The lease table beside the function that is called: found in the function's
- * own schema, never by search_path.
+ * A table beside the function that is called: found in the function's own
+ * schema, never by search_path.
  */
-Oid
-lease_table_oid(FunctionCallInfo fcinfo)
+static Oid
+table_oid(KnownTable *table, FunctionCallInfo fcinfo)
 {
-	if (!OidIsValid(known.relid))
+	if (!OidIsValid(table->relid))
 	{
 		Oid			schema = get_func_namespace(fcinfo->flinfo->fn_oid);
-		Oid			relid = get_relname_relid("leader_lease", schema);
+		Oid			relid = get_relname_relid(table->name, schema);
 
 		if (!OidIsValid(relid))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_TABLE),
-					 errmsg("table \"leader_lease\" is missing from the schema of extension leader_lease")));
-		known.relid = relid;
+					 errmsg("table \"%s\" is missing from the schema of extension leader_lease",
+							table->name)));
+		table->relid = relid;
 	}
-	return known.relid;
+	return table->relid;
+}
+
+Oid
+lease_table_oid(FunctionCallInfo fcinfo)
+{
+	return table_oid(LEASES, fcinfo);
+}
+
+Oid
+lease_observed_oid(FunctionCallInfo fcinfo)
+{
+	return table_oid(OBSERVED, fcinfo);
 }
 
 /*
@@ -104,23 +140,30 @@ lease_table_oid(FunctionCallInfo fcinfo)
 static const AttrNumber *
 columns(Relation rel)
 {
-	if (!known.have_columns || known.relid != RelationGetRelid(rel))
-	{
-		TupleDesc	desc = RelationGetDescr(rel);
+	TupleDesc	desc = RelationGetDescr(rel);
 
-		known.relid = RelationGetRelid(rel);
-		for (int i = 0; i < COL_COUNT; i++)
+	for (int i = 0; i < lengthof(tables); i++)
+		if (tables[i].have_columns && tables[i].relid == RelationGetRelid(rel))
 		{
-			known.column[i] = InvalidAttrNumber;
-			for (int att = 0; att < desc->natts; att++)
-				if (!TupleDescAttr(desc, att)->attisdropped &&
-					strcmp(NameStr(TupleDescAttr(desc, att)->attname),
-						   column_names[i]) == 0)
-					known.column[i] = att + 1;
+			known = &tables[i];
+			return known->column;
 		}
-		known.have_columns = true;
+
+	known = strcmp(RelationGetRelationName(rel), OBSERVED->name) == 0 ?
+		OBSERVED : LEASES;
+	known->relid = RelationGetRelid(rel);
+	for (int i = 0; i < COL_COUNT; i++)
+	{
+		known->column[i] = InvalidAttrNumber;
+		for (int att = 0; att < desc->natts; att++)
+			if (!TupleDescAttr(desc, att)->attisdropped &&
+				known->column_names[i] != NULL &&
+				strcmp(NameStr(TupleDescAttr(desc, att)->attname),
+					   known->column_names[i]) == 0)
+				known->column[i] = att + 1;
 	}
-	return known.column;
+	known->have_columns = true;
+	return known->column;
 }
 
 /*
@@ -135,7 +178,7 @@ lease_row_key(Relation rel)
 static Datum
 get(TupleTableSlot *slot, LeaseColumn col, bool *isnull)
 {
-	AttrNumber	att = known.column[col];
+	AttrNumber	att = known->column[col];
 
 	if (att == InvalidAttrNumber)
 	{
@@ -223,11 +266,25 @@ lease_row_decode(Relation rel, TupleTableSlot *slot, LeaseRow *row)
 	row->session = get_int64(slot, COL_SESSION, 0);
 }
 
+/*
+ * The same out of a trigger's tuple; the names point into that.
+ */
+void
+lease_row_decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
+													&TTSOpsHeapTuple);
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	lease_row_decode(rel, slot, row);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
 static void
 put(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
 	Datum value, bool null)
 {
-	AttrNumber	att = known.column[col];
+	AttrNumber	att = known->column[col];
 
 	if (att == InvalidAttrNumber)
 		return;
@@ -291,12 +348,13 @@ lease_row_require_not_null(Relation rel, HeapTuple tuple)
 
 	(void) columns(rel);
 	for (int i = 0; i < lengthof(needed); i++)
-		if (heap_attisnull(tuple, known.column[needed[i]],
+		if (known->column_names[needed[i]] != NULL &&
+			heap_attisnull(tuple, known->column[needed[i]],
 						   RelationGetDescr(rel)))
 			ereport(ERROR,
 					(errcode(ERRCODE_NOT_NULL_VIOLATION),
 					 errmsg("null value in column \"%s\" of relation \"%s\" violates not-null constraint",
-							column_names[needed[i]],
+							known->column_names[needed[i]],
 							RelationGetRelationName(rel))));
 }
 

@@ -334,16 +334,18 @@ lease_protect(PG_FUNCTION_ARGS)
 						 quote_literal_cstr(psprintf("key_column=%s", key_column)));
 	if (strcmp(proof, "row") == 0)
 		appendStringInfoString(&arguments, ", 'proof=row'");
+	else if (strcmp(proof, "highest") == 0)
+		appendStringInfoString(&arguments, ", 'proof=highest'");
 	else if (strcmp(proof, "fence") != 0)
 		refuse_value("proof", proof);
 	if (strcmp(mode, "log") == 0)
 		appendStringInfoString(&arguments, ", 'mode=log'");
 	else if (strcmp(mode, "enforce") != 0)
 		refuse_value("mode", mode);
-	if (strcmp(proof, "row") == 0 && column == NULL)
+	if (strcmp(proof, "fence") != 0 && column == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("proof \"row\" needs a token column")));
+				 errmsg("proof \"%s\" needs a token column", proof)));
 	protection.arguments = arguments.data;
 	protection.name = psprintf("~lease_fence_%016llx",
 							   (unsigned long long) hash_bytes_extended((const unsigned char *) protection.role.data,
@@ -357,10 +359,11 @@ lease_protect(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a table", RelationGetRelationName(rel)),
 				 errhint("Protect the tables that hold the rows.")));
-	if (relid == lease_table_oid(fcinfo))
+	if (relid == lease_table_oid(fcinfo) || relid == lease_observed_oid(fcinfo))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("table \"leader_lease\" guards itself")));
+				 errmsg("table \"%s\" guards itself",
+						RelationGetRelationName(rel))));
 	if (column != NULL)
 		check_token_column(rel, column);
 	if (key_column != NULL)

@@ -22,16 +22,9 @@
  */
 #include "postgres.h"
 
-#include "access/stratnum.h"
-#include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "commands/trigger.h"
-#include "executor/executor.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -41,18 +34,6 @@ PG_FUNCTION_INFO_V1(lease_table_guard);
 
 /* how long a transaction that has ended may take to give back its locks */
 #define SETTLE_US	INT64CONST(100000)
-
-static void
-decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
-{
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-													&TTSOpsHeapTuple);
-
-	/* the names point into the tuple, which outlives the slot */
-	ExecStoreHeapTuple(tuple, slot, false);
-	lease_row_decode(rel, slot, row);
-	ExecDropSingleTupleTableSlot(slot);
-}
 
 static void
 refuse(const LeaseRow *row, const char *what, const char *hint)
@@ -90,51 +71,6 @@ run_until_by_hand(LeaseRow *row, const LeaseMoment *now)
 }
 
 /*
- * A number for a new row.  Where rows were restored without the sequence, or
- * with numbers given by hand, it catches up with them; should two do that at
- * once, the unique index has the last word.
- */
-static uint32
-draw_number(Relation rel)
-{
-	Oid			relid = RelationGetRelid(rel);
-	Oid			sequence = get_relname_relid("leader_lease_number",
-											 RelationGetNamespace(rel));
-	bool		taken;
-	int64		number;
-
-	if (!OidIsValid(sequence))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("sequence \"leader_lease_number\" is missing")));
-	do
-	{
-		ScanKeyData key;
-		List	   *rows;
-		ListCell   *cell;
-
-		number = nextval_internal(sequence, false);
-		ScanKeyInit(&key, lease_table_column(rel, "number", INT8OID),
-					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(number));
-		rows = lease_table_seek(rel, 1, &key);
-		taken = rows != NIL;
-		foreach(cell, rows)
-			ExecDropSingleTupleTableSlot(lfirst(cell));
-		if (taken)
-		{
-			Oid			types[1] = {REGCLASSOID};
-			Datum		values[1] = {ObjectIdGetDatum(sequence)};
-
-			SPI_connect();
-			lease_spi_as_owner(relid, "SELECT setval($1, max(number)) FROM %s.leader_lease",
-							   1, types, values, NULL);
-			SPI_finish();
-		}
-	} while (taken);
-	return (uint32) number;
-}
-
-/*
  * Before INSERT.  It takes no lock: nobody can hold a fence of a lease that is
  * not there, and a restore would fill the lock table.
  *
@@ -154,7 +90,7 @@ before_insert(Relation rel, HeapTuple tuple)
 	bool		exists;
 
 	lease_row_require_not_null(rel, tuple);
-	decode_tuple(rel, tuple, &row);
+	lease_row_decode_tuple(rel, tuple, &row);
 	lease_check_name(row.role, "lease name");
 	if (row.holder.data != NULL)
 		lease_check_name(row.holder, "holder");
@@ -192,7 +128,7 @@ before_insert(Relation rel, HeapTuple tuple)
 				 errmsg("lease \"%.*s\" does not exist", NAME_ARGS(row.role)),
 				 errhint("leader_lease.auto_create is off: make it with lease_create.")));
 	if (!dumped)
-		row.number = draw_number(rel);
+		row.number = lease_number_draw(rel);
 
 	/* a term of this very origin is not taken on trust */
 	if (!dumped || row.origin == origin)
@@ -292,8 +228,8 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	bool		over;
 
 	lease_row_require_not_null(rel, new_tuple);
-	decode_tuple(rel, old_tuple, &old);
-	decode_tuple(rel, new_tuple, &given);
+	lease_row_decode_tuple(rel, old_tuple, &old);
+	lease_row_decode_tuple(rel, new_tuple, &given);
 	lease_access_require(&old);
 
 	/* what a statement may change; the rest is ours */
@@ -359,7 +295,7 @@ after_change(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 	LeaseRow	new;
 	LeaseMoment now;
 
-	decode_tuple(rel, new_tuple, &new);
+	lease_row_decode_tuple(rel, new_tuple, &new);
 	lease_clock_read(&now);
 	if (old_tuple == NULL)
 	{
@@ -371,7 +307,7 @@ after_change(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 			lease_event(RelationGetRelid(rel), NULL, &new, "acquired", &now);
 		return;
 	}
-	decode_tuple(rel, old_tuple, &old);
+	lease_row_decode_tuple(rel, old_tuple, &old);
 	if (new.token != old.token)
 		lease_event(RelationGetRelid(rel), &old, &new,
 					lease_term_open(&new) ? "acquired" : "revoked", &now);
