@@ -98,8 +98,35 @@ before_insert(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Before UPDATE.  The row is locked and is the newest one, so a raise asks for
- * the lock with next to no waiting: who has it may want the row.
+ * ExclusiveLock for a statement that has the row: asked for without waiting,
+ * since who has the lock may want the row.
+ */
+static void
+lock_by_hand(Oid relid, const LeaseRow *row)
+{
+	LeaseLockHolder *holders;
+	int			count;
+
+	if (lease_lock(relid, row->number, ExclusiveLock, 0))
+		return;
+	count = lease_lock_holders(relid, row->number, ExclusiveLock, &holders);
+
+	/* one that has just ended may be about to give the lock back */
+	if (count == 0 && !lease_lock_held(relid, row->number, ShareLock) &&
+		lease_lock(relid, row->number, ExclusiveLock, SETTLE_US))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("other transactions go by the observed token of resource \"%.*s\"",
+					NAME_ARGS(row->role)),
+			 count > 0 ?
+			 errdetail("Held back by %s.",
+					   lease_holders_text(relid, holders, count)) : 0,
+			 errhint("Retry when they have ended.")));
+}
+
+/*
+ * Before UPDATE.  The row is locked and is the newest one.
  */
 static HeapTuple
 before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
@@ -134,23 +161,7 @@ before_update(Relation rel, HeapTuple old_tuple, HeapTuple new_tuple)
 
 	if (new.token > old.token)
 	{
-		bool		own = lease_lock_held(relid, old.number, ShareLock);
-
-		if (!lease_lock(relid, old.number, ExclusiveLock, own ? 0 : SETTLE_US))
-		{
-			LeaseLockHolder *holders;
-			int			count = lease_lock_holders(relid, old.number,
-												   ExclusiveLock, &holders);
-
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("other transactions go by the observed token of resource \"%.*s\"",
-							NAME_ARGS(old.role)),
-					 count > 0 ?
-					 errdetail("Held back by %s.",
-							   lease_holders_text(relid, holders, count)) : 0,
-					 errhint("Retry when they have ended.")));
-		}
+		lock_by_hand(relid, &old);
 		new.acquired_at = GetCurrentTimestamp();
 		mark_raised(relid, &new);
 		fence_end_term(relid, old.number);

@@ -42,10 +42,14 @@ SELECT lease.lease_create('free', ttl => '5 min');
 INSERT INTO job VALUES (1, lease.lease_require_fence('it''s', 'a', 1));
 INSERT INTO part VALUES (1, lease.lease_require_fence('it''s', 'a', 1));
 SELECT lease.lease_claim_slot('it''s', 'a', 1, 'dumped');
+CREATE TABLE copy (id int, token bigint);
+SELECT lease.lease_protect('copy', 'from afar', 'token', proof => 'highest');
+INSERT INTO copy VALUES (1, 33);
 SQL
 $node->safe_psql('source', <<'SQL');
 SELECT lease.lease_create('apps', 'app');
 SELECT lease.lease_create('left', 'leaver');
+INSERT INTO lease.leader_lease_observed (resource, fencing_token, owner) VALUES ('left', 9, 'leaver');
 SELECT lease.lease_acquire('apps', 'b', '1 microsecond') FROM generate_series(1, 7);
 SQL
 my $guards = installer('source', 'SELECT "table", role, options, events, enabled FROM lease.lease_guards ORDER BY "table"::text, events');
@@ -53,6 +57,8 @@ my $history = $node->safe_psql('source', 'SELECT * FROM lease.leader_lease_histo
 like($history, qr/^apps\|7\|b\|/m, 'there is a history');
 my $slots = $node->safe_psql('source', 'SELECT * FROM lease.leader_lease_slot');
 like($slots, qr/^it's\|dumped\|1\|a\|/, 'there is a slot');
+my $observed = $node->safe_psql('source', 'SELECT resource, fencing_token, observed_at, number, owner FROM lease.leader_lease_observed ORDER BY resource');
+like($observed, qr/^from afar\|33\|.*\|installer\nleft\|9\|.*\|leaver$/, 'there are observed tokens');
 my $numbers = $node->safe_psql('source', 'SELECT last_value FROM lease.leader_lease_number');
 
 # dumped by its owner, who is no superuser
@@ -63,6 +69,7 @@ $node->command_ok([ 'pg_dump', '--schema-only', '-f', "$dir/schema.sql", 'source
 $node->command_ok([ 'pg_dump', '--data-only', '-f', "$dir/data.sql", 'source' ], 'pg_dump --data-only');
 delete $ENV{PGUSER};
 $node->safe_psql('source', "SELECT lease.lease_set_owner('left', 'installer')");
+$node->safe_psql('source', "UPDATE lease.leader_lease_observed SET owner = 'installer' WHERE resource = 'left'");
 $node->safe_psql('postgres', 'DROP ROLE leaver');
 
 sub restored
@@ -77,6 +84,12 @@ sub restored
 	is($node->safe_psql($db, 'SELECT * FROM lease.leader_lease_history ORDER BY role, fencing_token'),
 		$history, "$how: the history is there, and nothing else");
 	is($node->safe_psql($db, 'SELECT * FROM lease.leader_lease_slot'), $slots, "$how: what was claimed is there");
+	is($node->safe_psql($db, 'SELECT resource, fencing_token, observed_at, number, owner FROM lease.leader_lease_observed ORDER BY resource'),
+		$observed, "$how: what was observed is there");
+	is(sqlstate_in($db, 'INSERT INTO copy VALUES (2, 32)'), 'LF001', "$how: the past is refused");
+	is(sqlstate_in($db, 'INSERT INTO copy VALUES (2, 33)'), '00000', "$how: the present goes on");
+	is($node->safe_psql($db, "SELECT lease.lease_observe('from afar', 34), lease.lease_observe('from afar', 33), lease.lease_observe('left', 8)"),
+		't|f|f', "$how: and so do tokens");
 	is($node->safe_psql($db, "SELECT lease.lease_check_fence('it''s', 'a', 1)"), 'f', "$how: terms of elsewhere are over");
 	is(sqlstate_in($db, 'INSERT INTO job VALUES (2, 1)'), 'LF001', "$how: the guard guards");
 	is(sqlstate_in($db, 'TRUNCATE part1'), 'LF002', "$how: partitions too");
