@@ -13,6 +13,7 @@
 #ifndef LEADER_LEASE_H
 #define LEADER_LEASE_H
 
+#include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -79,6 +80,16 @@ typedef JsonParseErrorType LeaseJsonResult;
 	makeJsonLexContextCstringLen(NULL, str, len, GetDatabaseEncoding(), true)
 #endif
 
+#if PG_VERSION_NUM < 190000
+#define LEASE_TUPLE_UPDATE(rel, tid, slot, cid, snapshot, failure, mode, u) \
+	table_tuple_update(rel, tid, slot, cid, snapshot, InvalidSnapshot, true, \
+					   failure, mode, u)
+#else
+#define LEASE_TUPLE_UPDATE(rel, tid, slot, cid, snapshot, failure, mode, u) \
+	table_tuple_update(rel, tid, slot, cid, 0, snapshot, InvalidSnapshot, true, \
+					   failure, mode, u)
+#endif
+
 #if PG_VERSION_NUM < 180000
 #define LEASE_PRIMARY_KEY(rel)			RelationGetPrimaryKeyIndex(rel)
 #define LEASE_INDEX_BEGINSCAN(h, i, s)	index_beginscan(h, i, s, 1, 0)
@@ -133,7 +144,7 @@ lease_name_equal(LeaseName a, LeaseName b)
 		memcmp(a.data, b.data, a.len) == 0;
 }
 
-/* the row (lease_row.c, lease_table.c, lease_hint.c) ---------------------- */
+/* the row (lease_row.c, lease_table.c, lease_seek.c, lease_hint.c) --------- */
 
 typedef struct LeaseRow
 {
@@ -167,6 +178,15 @@ typedef struct LeaseTable
 	LeaseRow	row;
 } LeaseTable;
 
+/*
+ * Has nobody locked or replaced this version, as its header tells?  A hint.
+ */
+static inline bool
+lease_tuple_untouched(HeapTuple tuple)
+{
+	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
+}
+
 /* What the row's lock gave (lease_table_lock_row). */
 typedef enum LeaseRowLock
 {
@@ -184,6 +204,8 @@ extern void lease_row_decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
 extern void lease_row_require_not_null(Relation rel, HeapTuple tuple);
 extern HeapTuple lease_row_encode(Relation rel, HeapTuple tuple,
 								  const LeaseRow *row);
+extern void lease_row_put_time(Relation rel, const LeaseRow *row,
+							   Datum *values, bool *isnull);
 extern void lease_row_put(Relation rel, const LeaseRow *row,
 						  Datum *values, bool *isnull, bool *replaces);
 
@@ -194,14 +216,22 @@ extern bool lease_table_find(LeaseTable *table, LeaseName role);
 extern void lease_table_unpin(LeaseTable *table);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
+extern bool lease_table_untouched(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
 extern bool lease_table_hold_row(LeaseTable *table);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
 extern TupleTableSlot *lease_table_copy(Relation rel, TupleTableSlot *from);
 extern bool lease_table_lock_copy(Relation rel, TupleTableSlot *copy);
 extern void lease_table_write(Relation rel, TupleTableSlot *slot);
+extern bool lease_table_try_write(Relation rel, TupleTableSlot *slot,
+								  LeaseName role);
 extern AttrNumber lease_table_column(Relation rel, const char *name,
 									 Oid type);
+
+extern List *lease_table_tuples(Relation rel, Snapshot snapshot, int nkeys,
+								ScanKeyData *keys);
+extern void lease_table_load(Relation rel, HeapTuple tuple,
+							 TupleTableSlot *slot);
 extern List *lease_table_seek(Relation rel, int nkeys, ScanKeyData *keys);
 
 extern void lease_hint_forget(LeaseName role);
@@ -267,6 +297,8 @@ extern uint32 lease_number_draw(Relation rel);
 extern LeaseCreated lease_create_row(Oid relid, LeaseName role,
 									 LeaseName owner, int64 ttl,
 									 int64 limit);
+extern LeaseCreated lease_create_absent(Oid relid, LeaseName role,
+										int64 limit);
 
 /* SQL on the extension's tables (lease_spi.c) ----------------------------- */
 
@@ -329,6 +361,8 @@ extern const char *lease_term_state(Oid relid, const LeaseRow *row,
 
 extern LeaseName lease_arg_name(FunctionCallInfo fcinfo, int argno,
 								const char *what);
+extern LeaseName *lease_arg_names(FunctionCallInfo fcinfo, int argno,
+								  const char *what, int *count);
 extern int64 lease_arg_token(FunctionCallInfo fcinfo, int argno);
 extern int64 lease_arg_ttl(FunctionCallInfo fcinfo, int argno);
 extern void lease_require_writable(const char *command);
@@ -387,8 +421,22 @@ typedef struct LeaseOutcome
 
 extern void lease_try(Oid relid, LeaseName role, LeaseName holder, int64 ttl,
 					  int64 limit, LeaseOutcome *outcome);
+extern bool lease_takeover_called_for(const Takeover *takeover,
+									  const LeaseRow *row,
+									  const LeaseMoment *now);
 extern LeaseStep lease_take_over(LeaseTable *table, Takeover *takeover,
 								 int64 limit);
+
+/* prolonging (lease_prolong.c) and ending (lease.c) a term ----------------- */
+
+extern LeaseStep lease_prolong_version(LeaseTable *table,
+									   TupleTableSlot *slot,
+									   LeaseName holder, int64 token,
+									   int64 *ttl);
+extern LeaseStep lease_prolong(LeaseTable *table, LeaseName holder,
+							   int64 token, int64 *ttl);
+extern LeaseStep lease_end_term(LeaseTable *table, LeaseName holder,
+								int64 token);
 
 /* what is told of a change: notices and history (lease_event.c) ------------ */
 

@@ -25,35 +25,6 @@ PG_FUNCTION_INFO_V1(lease_attempt);
 PG_FUNCTION_INFO_V1(lease_renew);
 PG_FUNCTION_INFO_V1(lease_release);
 
-/* prolonging ------------------------------------------------------------- */
-
-/*
- * Prolongs the term in table->row, which was found to be the current one of
- * (holder, token).  It locks and writes the row, and takes no lock on the
- * lease, so that the leader's open fences never block its heartbeat.  Waits
- * for whoever is at the row, without a limit but the user's lock_timeout.
- *
- * STEP_DONE: prolonged, *ttl is what was granted.  STEP_AGAIN: look again.
- */
-static LeaseStep
-prolong(LeaseTable *table, Oid relid, LeaseName holder, int64 token,
-		int64 *ttl)
-{
-	LeaseMoment now;
-
-	if (!lease_table_hold_row(table))
-		return STEP_AGAIN;
-
-	lease_clock_read(&now);
-	if (lease_term_judge(relid, &table->row, holder, token,
-						 &now) != TERM_CURRENT)
-		return STEP_AGAIN;
-	*ttl = lease_term_choose_ttl(&table->row, *ttl, true);
-	lease_clock_extend(&table->row, &now, *ttl);
-	lease_table_update(table, &table->row);
-	return STEP_DONE;
-}
-
 /* acquiring -------------------------------------------------------------- */
 
 /*
@@ -69,17 +40,8 @@ try_once(LeaseTable *table, Takeover *takeover, int64 limit,
 	LeaseStep	step;
 
 	if (!lease_table_find(table, takeover->role))
-	{
-		if (!lease_auto_create)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("lease \"%.*s\" does not exist",
-							NAME_ARGS(takeover->role)),
-					 errhint("leader_lease.auto_create is off: make it with lease_create.")));
-		return lease_create_row(relid, takeover->role,
-								lease_access_default_owner(), 0,
-								limit) == CREATED_NOT ? STEP_DONE : STEP_AGAIN;
-	}
+		return lease_create_absent(relid, takeover->role,
+								   limit) == CREATED_NOT ? STEP_DONE : STEP_AGAIN;
 	lease_access_require(&table->row);
 
 	lease_clock_read(&now);
@@ -94,8 +56,8 @@ try_once(LeaseTable *table, Takeover *takeover, int64 limit,
 		if (table->row.origin == lease_origin(relid))
 		{
 			outcome->ttl = takeover->ttl;
-			if (prolong(table, relid, takeover->holder, table->row.token,
-						&outcome->ttl) == STEP_AGAIN)
+			if (lease_prolong(table, takeover->holder, table->row.token,
+							  &outcome->ttl) == STEP_AGAIN)
 				return STEP_AGAIN;
 			outcome->token = table->row.token;
 			outcome->renewed = true;
@@ -287,7 +249,7 @@ lease_renew(PG_FUNCTION_ARGS)
 	{
 		CHECK_FOR_INTERRUPTS();
 		ttl = asked;
-		renewed = prolong(&table, relid, holder, token, &ttl) == STEP_DONE;
+		renewed = lease_prolong(&table, holder, token, &ttl) == STEP_DONE;
 	}
 	lease_table_close(&table);
 	if (!renewed)
@@ -297,11 +259,12 @@ lease_renew(PG_FUNCTION_ARGS)
 
 /*
  * Ends the term in table->row, which was found to be the current one.  Locks
- * and waits as prolong does.
+ * the row; waits for whoever is at it as lease_prolong does.
  */
-static LeaseStep
-end_term(LeaseTable *table, Oid relid, LeaseName holder, int64 token)
+LeaseStep
+lease_end_term(LeaseTable *table, LeaseName holder, int64 token)
 {
+	Oid			relid = RelationGetRelid(table->rel);
 	LeaseMoment now;
 	LeaseRow	old;
 
@@ -341,7 +304,7 @@ lease_release(PG_FUNCTION_ARGS)
 	while (!released && find_current(&table, relid, role, holder, token))
 	{
 		CHECK_FOR_INTERRUPTS();
-		released = end_term(&table, relid, holder, token) == STEP_DONE;
+		released = lease_end_term(&table, holder, token) == STEP_DONE;
 	}
 	lease_table_close(&table);
 	PG_RETURN_BOOL(released);

@@ -13,9 +13,11 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 
 #include "leader_lease.h"
@@ -46,6 +48,15 @@ refuse_null(const char *what)
 			 errmsg("%s must not be null", what)));
 }
 
+static LeaseName
+good_name(text *t, const char *what)
+{
+	LeaseName	name = {VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t)};
+
+	lease_check_name(name, what);
+	return name;
+}
+
 /*
  * A name among a function's arguments.  None of the functions is STRICT: a
  * NULL result for a NULL argument would slip through an IF.
@@ -53,16 +64,34 @@ refuse_null(const char *what)
 LeaseName
 lease_arg_name(FunctionCallInfo fcinfo, int argno, const char *what)
 {
-	LeaseName	name;
-	text	   *t;
+	if (PG_ARGISNULL(argno))
+		refuse_null(what);
+	return good_name(PG_GETARG_TEXT_PP(argno), what);
+}
+
+/*
+ * An array of names, whatever its dimensions.
+ */
+LeaseName *
+lease_arg_names(FunctionCallInfo fcinfo, int argno, const char *what,
+				int *count)
+{
+	LeaseName  *names;
+	Datum	   *elements;
+	bool	   *nulls;
 
 	if (PG_ARGISNULL(argno))
 		refuse_null(what);
-	t = PG_GETARG_TEXT_PP(argno);
-	name.data = VARDATA_ANY(t);
-	name.len = VARSIZE_ANY_EXHDR(t);
-	lease_check_name(name, what);
-	return name;
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(argno), TEXTOID, -1, false,
+					  TYPALIGN_INT, &elements, &nulls, count);
+	names = palloc(sizeof(LeaseName) * Max(*count, 1));
+	for (int i = 0; i < *count; i++)
+	{
+		if (nulls[i])
+			refuse_null(what);
+		names[i] = good_name(DatumGetTextPP(elements[i]), what);
+	}
+	return names;
 }
 
 int64

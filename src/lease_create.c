@@ -192,6 +192,22 @@ lease_create_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl,
 }
 
 /*
+ * Makes the lease that somebody wants to acquire and that is not there, unless
+ * leader_lease.auto_create is off: 42704.
+ */
+LeaseCreated
+lease_create_absent(Oid relid, LeaseName role, int64 limit)
+{
+	if (!lease_auto_create)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("lease \"%.*s\" does not exist", NAME_ARGS(role)),
+				 errhint("leader_lease.auto_create is off: make it with lease_create.")));
+	return lease_create_row(relid, role, lease_access_default_owner(), 0,
+							limit);
+}
+
+/*
  * lease_create(role text, owner text DEFAULT current_user,
  *				ttl interval DEFAULT NULL) -> void
  *

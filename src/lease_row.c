@@ -304,6 +304,27 @@ put_name(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
 		name.data == NULL);
 }
 
+#define PUT(col, value, null) put(values, isnull, replaces, col, value, null)
+
+/*
+ * Writes what a renewal changes into arrays of a tuple's values: the five
+ * columns of lease_clock_extend.
+ */
+void
+lease_row_put_time(Relation rel, const LeaseRow *row,
+				   Datum *values, bool *isnull)
+{
+	bool	   *replaces = NULL;
+
+	(void) columns(rel);
+	PUT(COL_TTL, IntervalPGetDatum(lease_interval(row->ttl)), row->ttl == 0);
+	PUT(COL_RENEWED_AT, TimestampTzGetDatum(row->renewed_at),
+		row->renewed_at == DT_NOBEGIN);
+	PUT(COL_EXPIRES_AT, TimestampTzGetDatum(row->expires_at), false);
+	PUT(COL_DEADLINE, Int64GetDatum(row->deadline), row->deadline == 0);
+	PUT(COL_BOOT, Int64GetDatum(row->boot), row->deadline == 0);
+}
+
 /*
  * Writes a row into arrays of a tuple's values; role stays as it is.
  */
@@ -311,7 +332,6 @@ void
 lease_row_put(Relation rel, const LeaseRow *row,
 			  Datum *values, bool *isnull, bool *replaces)
 {
-#define PUT(col, value, null) put(values, isnull, replaces, col, value, null)
 	(void) columns(rel);
 	put_name(values, isnull, replaces, COL_HOLDER, row->holder);
 	PUT(COL_TOKEN, Int64GetDatum(row->token), false);

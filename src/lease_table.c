@@ -11,11 +11,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relscan.h"
 #include "access/skey.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "storage/bufmgr.h"
@@ -209,6 +209,18 @@ lock_row(LeaseTable *table, LockWaitPolicy policy)
 }
 
 /*
+ * A statement of this transaction is at the row right now.
+ */
+static void
+refuse_own_statement(LeaseName role)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+			 errmsg("lease \"%.*s\" is being changed by the statement that calls this",
+					NAME_ARGS(role))));
+}
+
+/*
  * Locks the row just found until the transaction ends, without waiting.  When
  * that is not possible nothing is held, and the row has to be found anew.
  */
@@ -228,13 +240,22 @@ lease_table_lock_row(LeaseTable *table)
 		case TM_Updated:
 			return LEASE_ROW_CHANGED;
 		default:
-			/* a statement of this transaction is at the row right now */
-			ereport(ERROR,
-					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-					 errmsg("lease \"%.*s\" is being changed by the statement that calls this",
-							NAME_ARGS(role))));
+			refuse_own_statement(role);
 	}
 	return LEASE_ROW_BUSY;		/* keep compiler quiet */
+}
+
+/*
+ * Is the version just found unlocked and the newest, as its header tells?  A
+ * hint: it may be out of date at once, and no may mean that a locker has ended.
+ */
+bool
+lease_table_untouched(LeaseTable *table)
+{
+	bool		copied;
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &copied);
+
+	return lease_tuple_untouched(tuple);
 }
 
 static void
@@ -343,20 +364,22 @@ lease_table_lock_copy(Relation rel, TupleTableSlot *copy)
 }
 
 /*
- * Writes a new version of a row, which the caller has locked; slot names the
- * old one.  Indexes, checks and generated columns that a DBA added are kept;
- * triggers, and what works by triggers (foreign keys, deferred constraints),
- * are for statements and are not fired.  Later commands, in this statement
- * too, see the new version.
+ * Writes a new version of a row; slot names the old one, and then the new one.
+ * Indexes, checks and generated columns that a DBA added are kept; triggers,
+ * and what works by triggers (foreign keys, deferred constraints), are for
+ * statements and are not fired.  Anything but TM_Ok has written nothing.
  */
-void
-lease_table_write(Relation rel, TupleTableSlot *slot)
+static TM_Result
+write_version(Relation rel, TupleTableSlot *slot)
 {
 	TupleConstr *constr = RelationGetDescr(rel)->constr;
 	ItemPointerData tid = slot->tts_tid;
 	ResultRelInfo *result = NULL;
 	EState	   *estate = NULL;
 	LeaseUpdatedIndexes updated;
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	TM_Result	written;
 	bool		pushed = !ActiveSnapshotSet();
 
 	/* checks and index expressions may ask for one; a campaign has none */
@@ -372,9 +395,11 @@ lease_table_write(Relation rel, TupleTableSlot *slot)
 		ExecConstraints(result, slot, estate);
 	}
 
-	simple_table_tuple_update(rel, &tid, slot, GetActiveSnapshot(), &updated);
+	written = LEASE_TUPLE_UPDATE(rel, &tid, slot, GetCurrentCommandId(true),
+								 GetActiveSnapshot(), &failure, &lockmode,
+								 &updated);
 
-	if (LEASE_NEEDS_INDEX_UPDATE(updated))
+	if (written == TM_Ok && LEASE_NEEDS_INDEX_UPDATE(updated))
 	{
 		if (estate == NULL)
 			estate = executor_state(rel, &result);
@@ -387,7 +412,42 @@ lease_table_write(Relation rel, TupleTableSlot *slot)
 		FreeExecutorState(estate);
 	if (pushed)
 		PopActiveSnapshot();
+	return written;
+}
+
+/*
+ * Writes a new version of a row that the caller has locked; slot names the old
+ * one.  Later commands, in this statement too, see the new version.
+ */
+void
+lease_table_write(Relation rel, TupleTableSlot *slot)
+{
+	if (write_version(rel, slot) != TM_Ok)
+		elog(ERROR, "row of \"%s\" was not locked",
+			 RelationGetRelationName(rel));
 	CommandCounterIncrement();
+}
+
+/*
+ * Writes a new version of a lease's row that nobody has locked, if slot names
+ * the newest one; waits for whoever is at it, as any UPDATE does.  False: it
+ * is not, and nothing is written or held.  It takes the caller's
+ * CommandCounterIncrement to make the new version seen.
+ */
+bool
+lease_table_try_write(Relation rel, TupleTableSlot *slot, LeaseName role)
+{
+	switch (write_version(rel, slot))
+	{
+		case TM_Ok:
+			return true;
+		case TM_Updated:
+		case TM_Deleted:
+			return false;
+		default:
+			refuse_own_statement(role);
+	}
+	return false;				/* keep compiler quiet */
 }
 
 /*
@@ -425,58 +485,4 @@ lease_table_column(Relation rel, const char *name, Oid type)
 						RelationGetRelationName(rel), name,
 						format_type_be(type))));
 	return att;
-}
-
-/*
- * An index of the table that begins with the columns of the keys.
- */
-static Oid
-index_for(Relation rel, int nkeys, const ScanKeyData *keys)
-{
-	Oid			result = InvalidOid;
-	ListCell   *cell;
-
-	foreach(cell, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-		bool		fits = index->rd_rel->relam == BTREE_AM_OID &&
-			index->rd_index->indisvalid &&
-			index->rd_index->indnkeyatts >= nkeys &&
-			RelationGetIndexPredicate(index) == NIL;
-
-		for (int i = 0; fits && i < nkeys; i++)
-			fits = index->rd_index->indkey.values[i] == keys[i].sk_attno;
-		if (fits)
-			result = RelationGetRelid(index);
-		index_close(index, AccessShareLock);
-	}
-	return result;
-}
-
-/*
- * The rows of one of the extension's tables that have these values, as
- * committed at this moment: copies for lease_table_write, which the caller
- * drops.  As lease_table_find it leaves no predicate locks: whole pages of an
- * index would make those fail who add rows of other leases.
- */
-List *
-lease_table_seek(Relation rel, int nkeys, ScanKeyData *keys)
-{
-	List	   *rows = NIL;
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	Oid			index = index_for(rel, nkeys, keys);
-	SysScanDesc scan = systable_beginscan(rel, index, OidIsValid(index),
-										  SnapshotAny, nkeys, keys);
-
-	while (systable_getnext(scan) != NULL)
-		if (table_tuple_satisfies_snapshot(rel, scan->slot, snapshot))
-		{
-			TupleTableSlot *slot = lease_table_copy(rel, scan->slot);
-
-			ExecMaterializeSlot(slot);
-			rows = lappend(rows, slot);
-		}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	return rows;
 }

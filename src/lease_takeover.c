@@ -16,9 +16,9 @@
 /*
  * Is the takeover still called for, by the row as it is?
  */
-static bool
-called_for(const Takeover *takeover, const LeaseRow *row,
-		   const LeaseMoment *now)
+bool
+lease_takeover_called_for(const Takeover *takeover, const LeaseRow *row,
+						  const LeaseMoment *now)
 {
 	switch (takeover->kind)
 	{
@@ -97,7 +97,7 @@ take_over_locked(LeaseTable *table, Takeover *takeover, uint32 number)
 		return STEP_AGAIN;
 	lease_access_require(&table->row);
 	lease_clock_read(&now);
-	if (!called_for(takeover, &table->row, &now))
+	if (!lease_takeover_called_for(takeover, &table->row, &now))
 		return STEP_AGAIN;
 
 	lease_table_require_unchanged(table);
@@ -115,7 +115,7 @@ take_over_locked(LeaseTable *table, Takeover *takeover, uint32 number)
 	token = Max(lease_next_token(takeover->relid, &table->row),
 				takeover->min_token);
 	lease_clock_read(&now);
-	if (!called_for(takeover, &table->row, &now))
+	if (!lease_takeover_called_for(takeover, &table->row, &now))
 		return STEP_AGAIN;
 	write_term(table, takeover, token, &now);
 	return STEP_DONE;
