@@ -39,6 +39,10 @@ lines()
 		"first lease_check_fence" "first empty_function"
 
 	# many leases, many contenders, an old snapshot
+	figure renew-all 'leases renewed a second, 1,000 in one call / one by one, 1 client' '>= 50' / \
+		'many 1000 renew_all' 'bench renew_shard 1'
+	figure acquire-any 'for comparison: leases taken and given back a second, 100 of 1,000 in one call / one by one, 1 client' - / \
+		'many 100 acquire_any' 'bench acquire_one 1'
 	figure leases-lose 'losing lease_acquire with 10 leases (A) / with 1,000,000 (B), 8 clients' '<= 1.3' / \
 		'of_leases 10 lose_any' 'of_leases 1000000 lose_any'
 	figure leases-lose-all 'for comparison: the same with any of the 1,000,000 asked for in turn, each seldom' - / \
@@ -103,6 +107,12 @@ first()
 {
 	ms -c '\timing on' -c "DO \$\$ BEGIN FOR i IN 1..100000 LOOP PERFORM $1('job', 'leader', 1); COMMIT; END LOOP; END \$\$" |
 		awk '{ print $1 / 100 }'
+}
+
+# many N SCRIPT: leases a second, where each transaction of the script does N, 1 client.
+many()
+{
+	bench "$2" 1 | awk -v n="$1" '{ print $1 * n }'
 }
 
 # leases_db NUMBER: a database with that many leases, made when it is first asked for.

@@ -30,6 +30,9 @@ CREATE TABLE @extschema@.leader_lease (
     ended         text COLLATE pg_catalog."C",
     session       bigint
 ) WITH (fillfactor = 50);
+-- a holder's leases in the order in which they are renewed; a renewal changes
+-- neither column, so it stays a HOT update
+CREATE INDEX ON @extschema@.leader_lease (holder_id, role);
 REVOKE ALL ON TABLE @extschema@.leader_lease FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE ON TABLE @extschema@.leader_lease TO @extowner@ WITH GRANT OPTION;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease', '');
@@ -179,6 +182,23 @@ CREATE FUNCTION @extschema@.lease_release(role text, holder text, token bigint)
     RETURNS boolean
     AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
 COMMENT ON FUNCTION @extschema@.lease_release(text, text, bigint) IS 'ends the term now; false when it is not the current one';
+
+CREATE FUNCTION @extschema@.lease_acquire_any(roles text[], holder text, max_n integer, ttl interval DEFAULT NULL,
+    OUT role text, OUT token bigint, OUT ttl interval)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_acquire_any(text[], text, integer, interval) IS 'acquires at most max_n of those leases that are free, without waiting';
+
+CREATE FUNCTION @extschema@.lease_renew_all(holder text, ttl interval DEFAULT NULL,
+    OUT role text, OUT token bigint, OUT ttl interval)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_renew_all(text, interval) IS 'prolongs all live terms of a holder: what is missing is lost';
+
+CREATE FUNCTION @extschema@.lease_release_all(holder text)
+    RETURNS bigint
+    AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE CALLED ON NULL INPUT PARALLEL UNSAFE;
+COMMENT ON FUNCTION @extschema@.lease_release_all(text) IS 'ends all live terms of a holder: how many';
 
 CREATE FUNCTION @extschema@.lease_transfer(role text, holder text, token bigint, new_holder text, ttl interval DEFAULT NULL)
     RETURNS bigint

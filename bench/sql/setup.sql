@@ -8,6 +8,10 @@ CREATE FUNCTION empty_trigger() RETURNS trigger AS '$libdir/empty' LANGUAGE C;
 SELECT lease_acquire('job', 'leader', '20 hours');
 SELECT count(lease_acquire('renew' || i, 'leader', '20 hours')) FROM generate_series(0, 63) i;
 
+-- a worker's many leases, and as many that are free
+SELECT count(lease_acquire('shard' || i, 'worker', '20 hours')) FROM generate_series(1, 1000) i;
+SELECT count(*) FROM generate_series(1, 1000) i, LATERAL lease_create('free' || i);
+
 -- what people write by hand: the same in SQL
 CREATE TABLE hand_lease (
     role          text PRIMARY KEY,

@@ -1,0 +1,1 @@
+SELECT count(*) FROM lease_renew_all('worker');
