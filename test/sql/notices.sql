@@ -33,6 +33,13 @@ SELECT * FROM heard();
 SELECT lease_revoke('note2');
 SELECT * FROM heard();
 
+-- many at once: one notice each, a renewal none
+SELECT count(*) FROM lease_acquire_any(ARRAY['note3', 'note4'], 'm', 2, '1 hour');
+SELECT * FROM heard() h ORDER BY h COLLATE "C";
+SELECT count(*) FROM lease_renew_all('m');
+SELECT lease_release_all('m');
+SELECT * FROM heard();
+
 -- what is no transition
 SELECT lease_acquire('note', 'f') IS NOT NULL, lease_renew('note', 'f', 7), lease_acquire('note', 'x'), lease_release('note', 'f', 6),
        lease_transfer('note', 'f', 6, 'x'), lease_check_fence('note', 'f', 7), lease_bind_session('note', 'f', 7);
