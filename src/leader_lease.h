@@ -13,7 +13,6 @@
 #ifndef LEADER_LEASE_H
 #define LEADER_LEASE_H
 
-#include "access/htup_details.h"
 #include "access/skey.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -178,15 +177,6 @@ typedef struct LeaseTable
 	LeaseRow	row;
 } LeaseTable;
 
-/*
- * Has nobody locked or replaced this version, as its header tells?  A hint.
- */
-static inline bool
-lease_tuple_untouched(HeapTuple tuple)
-{
-	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) != 0;
-}
-
 /* What the row's lock gave (lease_table_lock_row). */
 typedef enum LeaseRowLock
 {
@@ -216,10 +206,13 @@ extern bool lease_table_find(LeaseTable *table, LeaseName role);
 extern void lease_table_unpin(LeaseTable *table);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);
+extern bool lease_tuple_untouched(HeapTuple tuple);
 extern bool lease_table_untouched(LeaseTable *table);
 extern bool lease_table_await_row(LeaseTable *table, int64 limit);
 extern bool lease_table_hold_row(LeaseTable *table);
 extern void lease_table_update(LeaseTable *table, const LeaseRow *row);
+extern void lease_table_remember(LeaseTable *table, TupleTableSlot *written,
+								 LeaseName role);
 extern TupleTableSlot *lease_table_copy(Relation rel, TupleTableSlot *from);
 extern bool lease_table_lock_copy(Relation rel, TupleTableSlot *copy);
 extern void lease_table_write(Relation rel, TupleTableSlot *slot);

@@ -93,6 +93,8 @@ lease_prolong(LeaseTable *table, LeaseName holder, int64 token, int64 *ttl)
 
 	slot = lease_table_copy(table->rel, table->slot);
 	step = lease_prolong_version(table, slot, holder, token, ttl);
+	if (step == STEP_DONE)
+		lease_table_remember(table, slot, table->row.role);
 	ExecDropSingleTupleTableSlot(slot);
 	CommandCounterIncrement();
 	return step;

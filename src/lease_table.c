@@ -20,6 +20,7 @@
 #include "executor/nodeModifyTable.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -246,8 +247,24 @@ lease_table_lock_row(LeaseTable *table)
 }
 
 /*
- * Is the version just found unlocked and the newest, as its header tells?  A
- * hint: it may be out of date at once, and no may mean that a locker has ended.
+ * Is this version unlocked and the newest, as its header tells?  A hint: it may
+ * be out of date at once.  Who locks a row before he writes it, as a takeover
+ * does, leaves his lock in the new version; it counts while he runs.
+ */
+bool
+lease_tuple_untouched(HeapTuple tuple)
+{
+	HeapTupleHeader header = tuple->t_data;
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return true;
+	return HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		!TransactionIdIsInProgress(HeapTupleHeaderGetRawXmax(header));
+}
+
+/*
+ * The same of the version just found.
  */
 bool
 lease_table_untouched(LeaseTable *table)
@@ -451,6 +468,17 @@ lease_table_try_write(Relation rel, TupleTableSlot *slot, LeaseName role)
 }
 
 /*
+ * Notes that the version just written is where to look for the row next time.
+ */
+void
+lease_table_remember(LeaseTable *table, TupleTableSlot *written, LeaseName role)
+{
+	lease_hint_set_place(RelationGetRelid(table->rel),
+						 LEASE_PRIMARY_KEY(table->rel), role,
+						 &written->tts_tid);
+}
+
+/*
  * Writes a new version of the lease's row, which the caller has locked.
  */
 void
@@ -460,9 +488,7 @@ lease_table_update(LeaseTable *table, const LeaseRow *row)
 
 	lease_row_put(table->rel, row, slot->tts_values, slot->tts_isnull, NULL);
 	lease_table_write(table->rel, slot);
-	lease_hint_set_place(RelationGetRelid(table->rel),
-						 LEASE_PRIMARY_KEY(table->rel), row->role,
-						 &slot->tts_tid);
+	lease_table_remember(table, slot, row->role);
 	ExecDropSingleTupleTableSlot(slot);
 	table->written = true;
 	lease_xact_changed();

@@ -34,10 +34,10 @@ SELECT lease_revoke('note2');
 SELECT * FROM heard();
 
 -- many at once: one notice each, a renewal none
-SELECT count(*) FROM lease_acquire_any(ARRAY['note3', 'note4'], 'm', 2, '1 hour');
+SELECT count(*) FROM lease_acquire_any(ARRAY['note3', 'note4'], 'note_m', 2, '1 hour');
 SELECT * FROM heard() h ORDER BY h COLLATE "C";
-SELECT count(*) FROM lease_renew_all('m');
-SELECT lease_release_all('m');
+SELECT count(*) FROM lease_renew_all('note_m');
+SELECT lease_release_all('note_m');
 SELECT * FROM heard();
 
 -- what is no transition

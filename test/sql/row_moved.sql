@@ -1,4 +1,7 @@
 -- A backend goes first to where it last saw a lease's row. The row may be elsewhere by now: then it is looked for.
+CREATE DATABASE lease_row_moved;
+\c lease_row_moved
+CREATE EXTENSION leader_lease;
 SELECT lease_acquire('one', 'a', '1 hour'), lease_acquire('two', 'b', '1 hour');
 VACUUM FULL leader_lease;
 SELECT lease_check_fence('one', 'a', 1), lease_check_fence('two', 'b', 1);
