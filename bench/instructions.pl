@@ -38,13 +38,15 @@ my @paths = (
 	[ 'first', transactions("lease_check_fence('l', 'a', 1)"), 'transaction' ],
 	[ 'again', calls("lease_check_fence('l', 'a', 1)"), 'call' ],
 	[ 'guard', rows('job'), 'row' ],
-	[ 'renew', transactions("lease_renew('l', 'a', 1)"), 'transaction' ]);
+	[ 'renew', transactions("lease_renew('l', 'a', 1)"), 'transaction' ],
+	[ 'renew_ten', transactions("count(*) FROM lease_renew_all('ten')"), 'transaction' ]);
 
 my $mark = 'SELECT pg_sleep(0)';
 my @sql = (
 	'CREATE EXTENSION leader_lease',
 	'CREATE TABLE job (id int, token bigint)', 'CREATE TABLE plain (id int, token bigint)',
-	"SELECT lease_protect('job', 'l', 'token')", "SELECT lease_acquire('l', 'a', '10 hours')");
+	"SELECT lease_protect('job', 'l', 'token')", "SELECT lease_acquire('l', 'a', '10 hours')",
+	"SELECT count(lease_acquire('ten' || i, 'ten', '10 hours')) FROM generate_series(1, 10) i");
 push @sql, $_->[1]->($n), $mark, $_->[1]->($n), $mark, $_->[1]->(2 * $n), $mark for @paths;
 
 # single-user mode takes one command a line
