@@ -61,8 +61,8 @@ make_row(Oid relid, LeaseName resource, int64 limit)
 	lease_require_writable("lease_observe()");
 	if (!lease_auto_create)
 		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("resource \"%.*s\" is unknown", NAME_ARGS(resource)),
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("resource \"%.*s\" does not exist", NAME_ARGS(resource)),
 				 errhint("leader_lease.auto_create is off: insert it into leader_lease_observed.")));
 	return lease_create_row(relid, resource, lease_access_default_owner(),
 							0, limit) != CREATED_NOT;

@@ -86,7 +86,7 @@ before_insert(Relation rel, HeapTuple tuple)
 		!lease_access_restores(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("resource \"%.*s\" is unknown", NAME_ARGS(row.role)),
+				 errmsg("resource \"%.*s\" does not exist", NAME_ARGS(row.role)),
 				 errhint("leader_lease.auto_create is off.")));
 	if (!dumped)
 		row.number = lease_number_draw(rel);
