@@ -31,7 +31,13 @@ CREATE VIEW term AS
 	  FROM lease_history WHERE role LIKE 'shard/%';
 SQL
 sub sql { return $node->safe_psql('postgres', shift); }
-sub becomes { return $node->poll_query_until('postgres', @_); }
+sub becomes
+{
+	my ($sql, $wanted, $what) = @_;
+
+	ok($node->poll_query_until('postgres', $sql, $wanted), $what) or die 'who leads: ' . sql("SELECT string_agg(holder_id || ' ' || n, ', ') "
+		. "FROM (SELECT holder_id, count(*) AS n FROM lease_status WHERE live GROUP BY 1 ORDER BY 1) s");
+}
 sub touch { append_to_file("$dir/$_[0]", ''); }
 
 sub start
@@ -55,9 +61,9 @@ my $spread = "SELECT max(c) || ' ' || min(c) || ' ' || count(*) FROM (SELECT cou
 
 # They are there, and start at once.
 start("w$_") for 1 .. $workers;
-ok(becomes("SELECT count(*) FROM lease_status WHERE role LIKE 'member/%' AND live", $workers), 'the workers are there');
+becomes("SELECT count(*) FROM lease_status WHERE role LIKE 'member/%' AND live", $workers, 'the workers are there');
 touch('go');
-ok(becomes($held, $shards), 'all shards are taken');
+becomes($held, $shards, 'all shards are taken');
 is(sql($spread), '25 25 20', 'by each its share');
 my $taken = sql('SELECT clock_timestamp()');
 sql("SELECT pg_sleep($ttl)");
@@ -68,11 +74,11 @@ my $death = sql('SELECT clock_timestamp()');
 kill 'KILL', -$pid{w7};
 waitpid delete $pid{w7}, 0;
 my $orphans = sql("SELECT count(*) FROM lease_status WHERE holder_id = 'w7' AND role LIKE 'shard/%'");
-ok(becomes("SELECT count(*) FROM lease_status WHERE role LIKE 'shard/%' AND live AND holder_id <> 'w7'", $shards), 'the others take over');
+becomes("SELECT count(*) FROM lease_status WHERE role LIKE 'shard/%' AND live AND holder_id <> 'w7'", $shards, 'the others take over');
 
 # One joins.
 start('late');
-ok(becomes($spread, '25 25 20'), 'one who comes later gets his share');
+becomes($spread, '25 25 20', 'one who comes later gets his share');
 is(sql($held), $shards, 'and all are held');
 sql('SELECT pg_sleep(1)');
 

@@ -101,9 +101,10 @@ sub work
 {
 	my ($me, $mine) = @_;
 	my @roles = keys %$mine;
+	my $writes = @roles < 5 ? @roles : 5;
 	my $refused = 0;
 
-	for (1 .. @roles < 5 ? @roles : 5)
+	for (1 .. $writes)
 	{
 		my $role = splice @roles, int(rand @roles), 1;
 		my ($id) = $role =~ /(\d+)/;
