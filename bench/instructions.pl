@@ -25,8 +25,9 @@ sub transactions { my ($call) = @_; return sub { "DO \$\$ BEGIN FOR i IN 1..$_[0
 sub calls { my ($call) = @_; return sub { "SELECT count($call) FROM generate_series(1, $_[0])" } }
 sub rows
 {
-	my ($table) = @_;
-	return sub { "WITH f AS MATERIALIZED (SELECT lease_require_fence('l', 'a', 1) AS t) "
+	my ($table, $lease) = @_;
+	$lease //= 'l';
+	return sub { "WITH f AS MATERIALIZED (SELECT lease_require_fence('$lease', 'a', 1) AS t) "
 		. "INSERT INTO $table SELECT i, t FROM f, generate_series(1, $_[0]) i" };
 }
 
@@ -38,6 +39,8 @@ my @paths = (
 	[ 'first', transactions("lease_check_fence('l', 'a', 1)"), 'transaction' ],
 	[ 'again', calls("lease_check_fence('l', 'a', 1)"), 'call' ],
 	[ 'guard', rows('job'), 'row' ],
+	[ 'key', rows('shard', 'k1'), 'row' ],
+	[ 'observe', transactions("lease_observe('r', 33)"), 'transaction' ],
 	[ 'renew', transactions("lease_renew('l', 'a', 1)"), 'transaction' ],
 	[ 'renew_ten', transactions("count(*) FROM lease_renew_all('ten')"), 'transaction' ]);
 
@@ -45,7 +48,10 @@ my $mark = 'SELECT pg_sleep(0)';
 my @sql = (
 	'CREATE EXTENSION leader_lease',
 	'CREATE TABLE job (id int, token bigint)', 'CREATE TABLE plain (id int, token bigint)',
+	'CREATE TABLE shard (id int, token bigint, no int DEFAULT 1)',
 	"SELECT lease_protect('job', 'l', 'token')", "SELECT lease_acquire('l', 'a', '10 hours')",
+	"SELECT lease_protect('shard', 'k', 'token', key_column => 'no')", "SELECT lease_acquire('k1', 'a', '10 hours')",
+	"SELECT lease_observe('r', 33)",
 	"SELECT count(lease_acquire('ten' || i, 'ten', '10 hours')) FROM generate_series(1, 10) i");
 push @sql, $_->[1]->($n), $mark, $_->[1]->($n), $mark, $_->[1]->(2 * $n), $mark for @paths;
 

@@ -28,11 +28,23 @@ lines()
 	figure_etcd alive-etcd-8 'for comparison: renewals of different leases / etcd keep-alives (not durable), 8 clients' - / \
 		'bench renew 8' 'etcd_run keepalive 8'
 
+	# rows of many leases in one table, one run a slot, tokens of a lease elsewhere
+	figure key-1 'UPDATE fenced in the statement with a key column / under one lease, 1 client' '>= 0.95' / 'bench key 1' 'bench statement 1'
+	figure key-8 'UPDATE fenced in the statement with a key column / under one lease, 8 clients' '>= 0.95' / 'bench key 8' 'bench statement 8'
+	figure claim-1 'slot claimed and UPDATE / FOR UPDATE, INSERT ON CONFLICT and UPDATE by hand, 1 client' '>= 0.95' / \
+		'bench claim 1' 'bench hand_claim 1'
+	figure claim-8 'slot claimed and UPDATE / FOR UPDATE, INSERT ON CONFLICT and UPDATE by hand, 8 clients' '>= 2' / \
+		'bench claim 8' 'bench hand_claim 8'
+	figure observe-1 "UPDATE with proof 'highest' / plain, 1 client" '>= 0.95' / 'bench observe 1' 'bench plain 1'
+	figure observe-8 "UPDATE with proof 'highest' / plain, 8 clients" '>= 0.95' / 'bench observe 8' 'bench plain 8'
+
 	# inside the server
 	figure bulk 'UPDATE of 100,000 rows that have the token / the same under a C trigger that does nothing, ms' '<= 1.05' / \
 		'rows fence_rows 100000' 'rows empty_rows 100000'
 	figure bulk-stamp 'the same with rows of an earlier term, which are stamped anew, ms' '<= 1.05' / \
 		'old_rows fence_rows' 'old_rows empty_rows'
+	figure bulk-key 'UPDATE of 100,000 rows that have the token, with a key column / under one lease, ms' '<= 1.05' / \
+		'rows key_rows 100000' 'rows one_rows 100000'
 	figure check-again 'lease_check_fence again in a transaction - an empty C function, µs' '<= 0.3' - \
 		"again lease_check_fence" "again empty_function"
 	figure check-first 'first lease_check_fence of a transaction - an empty C function, µs' '<= 3' - \

@@ -165,14 +165,37 @@ require_observed(GuardLease *lease, FunctionCallInfo fcinfo,
 }
 
 /*
+ * Takes the fence, of whichever kind, by what is shown.
+ */
+static pg_noinline FenceVerdict
+take_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
+		   bool by_row, FenceFailure *failure)
+{
+	CarriedToken carried = {false, false, 0};
+	FenceVerdict verdict;
+
+	failure->role = lease->name;
+	if (by_row)
+		carried = carried_token((TriggerData *) fcinfo->context, guard);
+	if (guard->proof == PROOF_HIGHEST)
+		verdict = require_observed(lease, fcinfo, &carried, failure);
+	else
+		verdict = take_shown(guard, lease, lease_table_oid(fcinfo), &carried,
+							 failure);
+	if (verdict != FENCE_HELD)
+		lease->fence = NULL;
+	lease->generation = fence_generation();
+	return verdict;
+}
+
+/*
  * Does the transaction hold the fence of a lease, or can it have it now?
+ * by_row: the token in the row is of this lease.
  */
 static FenceVerdict
 require_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
-			  const CarriedToken *carried, FenceFailure *failure)
+			  bool by_row, FenceFailure *failure)
 {
-	FenceVerdict verdict;
-
 	if (lease->fence == NULL || lease->generation != fence_generation())
 	{
 		lease->fence = fence_find(guard->proof == PROOF_HIGHEST ?
@@ -180,19 +203,10 @@ require_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
 								  lease_table_oid(fcinfo), lease->name);
 		lease->generation = fence_generation();
 	}
+	if (lease->fence == NULL || guard->proof == PROOF_HIGHEST)
+		return take_fence(guard, lease, fcinfo, by_row, failure);
 	failure->role = lease->name;
-	if (lease->fence != NULL && guard->proof != PROOF_HIGHEST)
-		return fence_seen(lease->fence);
-
-	if (guard->proof == PROOF_HIGHEST)
-		verdict = require_observed(lease, fcinfo, carried, failure);
-	else
-		verdict = take_shown(guard, lease, lease_table_oid(fcinfo), carried,
-							 failure);
-	if (verdict != FENCE_HELD)
-		lease->fence = NULL;
-	lease->generation = fence_generation();
-	return verdict;
+	return fence_seen(lease->fence);
 }
 
 /*
@@ -204,11 +218,10 @@ require_fence(const Guard *guard, GuardLease *lease, FunctionCallInfo fcinfo,
  */
 static FenceVerdict
 require_fences_by_key(Guard *guard, FunctionCallInfo fcinfo,
-					  const CarriedToken *carried, FenceFailure *failure)
+					  FenceFailure *failure)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 	Relation	rel = trigdata->tg_relation;
-	CarriedToken nothing = {false, false, 0};
 	FenceVerdict verdict;
 
 	failure->role = guard->role;
@@ -225,7 +238,7 @@ require_fences_by_key(Guard *guard, FunctionCallInfo fcinfo,
 		if (!guard_name_lease(guard, &guard->lease, rel,
 							  trigdata->tg_trigtuple, failure))
 			return FENCE_REQUIRED;
-		return require_fence(guard, &guard->lease, fcinfo, carried, failure);
+		return require_fence(guard, &guard->lease, fcinfo, true, failure);
 	}
 
 	if (!guard_name_lease(guard, &guard->former, rel,
@@ -235,12 +248,12 @@ require_fences_by_key(Guard *guard, FunctionCallInfo fcinfo,
 		return FENCE_REQUIRED;
 	if (!lease_name_equal(guard->former.name, guard->lease.name))
 	{
-		verdict = require_fence(guard, &guard->former, fcinfo, &nothing,
+		verdict = require_fence(guard, &guard->former, fcinfo, false,
 								failure);
 		if (verdict != FENCE_HELD)
 			return verdict;
 	}
-	return require_fence(guard, &guard->lease, fcinfo, carried, failure);
+	return require_fence(guard, &guard->lease, fcinfo, true, failure);
 }
 
 /*
@@ -300,7 +313,6 @@ lease_fence(PG_FUNCTION_ARGS)
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 	FenceFailure failure = {0};
 	FenceVerdict verdict;
-	CarriedToken carried;
 	HeapTuple	tuple;
 	Guard	   *guard;
 
@@ -315,12 +327,10 @@ lease_fence(PG_FUNCTION_ARGS)
 	guard = fcinfo->flinfo->fn_extra;
 	if (guard == NULL)
 		fcinfo->flinfo->fn_extra = guard = guard_read_options(fcinfo);
-	carried = carried_token(trigdata, guard);
 	if (guard->key_column == 0 && !guard->unusable)
-		verdict = require_fence(guard, &guard->lease, fcinfo, &carried,
-								&failure);
+		verdict = require_fence(guard, &guard->lease, fcinfo, true, &failure);
 	else
-		verdict = require_fences_by_key(guard, fcinfo, &carried, &failure);
+		verdict = require_fences_by_key(guard, fcinfo, &failure);
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
 		tuple = NULL;

@@ -30,6 +30,7 @@ typedef struct GuardLease
 	LeaseName	name;
 	Fence	   *fence;			/* good while the generation is this: */
 	uint64		generation;
+	Datum		key;			/* that made the name, if passed by value */
 	char		made[LEASE_NAME_MAX];	/* the name, where a key makes it */
 } GuardLease;
 
@@ -40,6 +41,7 @@ typedef struct Guard
 	AttrNumber	token_column;	/* 0: none */
 	AttrNumber	key_column;		/* 0: none */
 	Oid			key_type;		/* what its domains are over */
+	bool		key_by_value;
 	GuardProof	proof;
 	bool		log_only;
 	bool		unusable;		/* log_only, and the key column is lost */

@@ -162,8 +162,11 @@ guard_read_options(FunctionCallInfo fcinfo)
 		if (guard->key_column == 0)
 			guard->unusable = true;
 		else
+		{
 			guard->key_type = getBaseType(SPI_gettypeid(RelationGetDescr(trigdata->tg_relation),
 														guard->key_column));
+			guard->key_by_value = get_typbyval(guard->key_type);
+		}
 		guard->lease.name.data = guard->former.name.data = NULL;
 	}
 	return guard;
@@ -191,6 +194,10 @@ guard_name_lease(const Guard *guard, GuardLease *lease, Relation rel,
 		failure->hint = "Give the row a key.";
 		return false;
 	}
+	/* what is passed by value is told apart without making its text */
+	if (guard->key_by_value && lease->name.data != NULL && lease->key == value)
+		return true;
+	lease->key = value;
 	switch (guard->key_type)
 	{
 		case INT2OID:

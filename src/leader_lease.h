@@ -225,6 +225,7 @@ extern List *lease_table_tuples(Relation rel, Snapshot snapshot, int nkeys,
 								ScanKeyData *keys);
 extern void lease_table_load(Relation rel, HeapTuple tuple,
 							 TupleTableSlot *slot);
+extern Oid	lease_table_index(Relation rel, int nkeys, const ScanKeyData *keys);
 extern List *lease_table_seek(Relation rel, int nkeys, ScanKeyData *keys);
 
 extern void lease_hint_forget(LeaseName role);

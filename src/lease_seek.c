@@ -17,10 +17,11 @@
 #include "leader_lease.h"
 
 /*
- * An index of the table that begins with the columns of the keys.
+ * An index of the table that begins with the columns of the keys, or
+ * InvalidOid.
  */
-static Oid
-index_for(Relation rel, int nkeys, const ScanKeyData *keys)
+Oid
+lease_table_index(Relation rel, int nkeys, const ScanKeyData *keys)
 {
 	Oid			result = InvalidOid;
 	ListCell   *cell;
@@ -54,7 +55,7 @@ lease_table_tuples(Relation rel, Snapshot snapshot, int nkeys,
 {
 	List	   *tuples = NIL;
 	bool		serializable = IsolationIsSerializable();
-	Oid			index = index_for(rel, nkeys, keys);
+	Oid			index = lease_table_index(rel, nkeys, keys);
 	SysScanDesc scan = systable_beginscan(rel, index, OidIsValid(index),
 										  serializable ? SnapshotAny : snapshot,
 										  nkeys, keys);

@@ -48,6 +48,22 @@ SELECT lease_protect('row_job', 'job', 'completed_by_token', proof => 'row');
 CREATE TRIGGER hand_guard BEFORE UPDATE ON hand_job FOR EACH ROW EXECUTE FUNCTION hand_guard();
 CREATE TRIGGER empty_trigger BEFORE UPDATE ON empty_job FOR EACH ROW EXECUTE FUNCTION empty_trigger();
 
+-- rows of eight leases in one table
+CREATE TABLE key_job (LIKE plain_job INCLUDING ALL, shard_no int NOT NULL) WITH (fillfactor = 50);
+INSERT INTO key_job SELECT *, id % 8 FROM plain_job;
+SELECT lease_protect('key_job', 'shard/', 'completed_by_token', key_column => 'shard_no');
+SELECT count(lease_acquire('shard/' || i, 'leader', '20 hours')) FROM generate_series(0, 7) i;
+
+-- one run a slot: claimed, and by hand
+CREATE SEQUENCE slots;
+CREATE TABLE hand_slot (role text, slot text, token bigint, claimed_at timestamptz DEFAULT clock_timestamp(), PRIMARY KEY (role, slot));
+
+-- a resource whose lease is elsewhere
+CREATE TABLE observe_job (LIKE plain_job INCLUDING ALL) WITH (fillfactor = 50);
+INSERT INTO observe_job TABLE plain_job;
+SELECT lease_protect('observe_job', 'job', 'completed_by_token', proof => 'highest');
+SELECT lease_observe('job', 33);
+
 -- many rows in one transaction: no guard, a trigger that does nothing, the guard
 CREATE TABLE plain_rows (id int PRIMARY KEY, n int NOT NULL, completed_by_token bigint) WITH (fillfactor = 40);
 INSERT INTO plain_rows SELECT i, 0, 1 FROM generate_series(1, 100000) i;
@@ -57,6 +73,12 @@ INSERT INTO empty_rows TABLE plain_rows;
 INSERT INTO fence_rows TABLE plain_rows;
 CREATE TRIGGER empty_trigger BEFORE UPDATE ON empty_rows FOR EACH ROW EXECUTE FUNCTION empty_trigger();
 SELECT lease_protect('fence_rows', 'job', 'completed_by_token');
+CREATE TABLE one_rows (LIKE plain_rows INCLUDING ALL, key text NOT NULL DEFAULT 'b') WITH (fillfactor = 40);
+CREATE TABLE key_rows (LIKE one_rows INCLUDING ALL) WITH (fillfactor = 40);
+INSERT INTO one_rows TABLE plain_rows;
+INSERT INTO key_rows TABLE one_rows;
+SELECT lease_protect('one_rows', 'job', 'completed_by_token');
+SELECT lease_protect('key_rows', 'jo', 'completed_by_token', key_column => 'key');
 
 VACUUM ANALYZE;
 CHECKPOINT;
