@@ -52,20 +52,21 @@ remember(LeaseTable *table, Oid userid)
 }
 
 /*
- * Makes the row of a resource that nobody has spoken of; who comes second
- * waits for the first within limit.
+ * Makes the row of a resource that nobody has spoken of, or says why not; who
+ * comes second waits for the first within limit.
  */
-static bool
-make_row(Oid relid, LeaseName resource, int64 limit)
+static FenceVerdict
+make_row(Oid relid, LeaseName resource, int64 limit, FenceFailure *failure)
 {
 	lease_require_writable("lease_observe()");
 	if (!lease_auto_create)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("resource \"%.*s\" does not exist", NAME_ARGS(resource)),
-				 errhint("leader_lease.auto_create is off: insert it into leader_lease_observed.")));
+	{
+		failure->detail = "There is no such resource, and leader_lease.auto_create is off.";
+		failure->hint = "Insert it into leader_lease_observed.";
+		return FENCE_REQUIRED;
+	}
 	return lease_create_row(relid, resource, lease_access_default_owner(),
-							0, limit) != CREATED_NOT;
+							0, limit) != CREATED_NOT ? FENCE_HELD : FENCE_BUSY;
 }
 
 /*
@@ -219,8 +220,13 @@ observe_take(Oid relid, LeaseName resource, int64 token, Oid userid,
 				verdict = below(failure, 0);
 				break;
 			}
-			else if (!make_row(relid, resource, limit))
-				break;
+			else
+			{
+				verdict = make_row(relid, resource, limit, failure);
+				if (verdict != FENCE_HELD)
+					break;
+				verdict = FENCE_BUSY;
+			}
 			continue;
 		}
 		if (!lease_access_allowed(owner, userid))
@@ -378,6 +384,11 @@ lease_observe(PG_FUNCTION_ARGS)
 						   &fence, &failure);
 	if (verdict == FENCE_STALE)
 		PG_RETURN_BOOL(false);
+	if (verdict == FENCE_REQUIRED)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("resource \"%.*s\" does not exist", NAME_ARGS(resource)),
+				 errhint("leader_lease.auto_create is off: insert it into leader_lease_observed.")));
 	if (verdict != FENCE_HELD && (fence == NULL || !fence_begun_by_us(fence)))
 		observe_report(ERROR, verdict, &failure, NULL);
 	PG_RETURN_BOOL(true);

@@ -140,7 +140,20 @@ INSERT INTO job VALUES (20, 'upsert', 37) ON CONFLICT (id) DO UPDATE SET note = 
 SELECT lease_protect('job', 'high', 'by_token', proof => 'highest', mode => 'log');
 INSERT INTO job VALUES (30, 'below', 37), (31, 'none', NULL), (32, 'equal', 38);
 DELETE FROM job WHERE id >= 30;
-SELECT lease_unprotect('job', 'high');
+-- also a resource that may not be made
+RESET ROLE;
+SET leader_lease.auto_create = off;
+SET ROLE high_app;
+SELECT lease_protect('job', 'high unknown', 'by_token', proof => 'highest', mode => 'log');
+INSERT INTO job VALUES (30, 'unknown', 38);
+\set VERBOSITY default
+SELECT lease_protect('job', 'high unknown', 'by_token', proof => 'highest');
+INSERT INTO job VALUES (31, 'unknown', 38);
+\set VERBOSITY sqlstate
+RESET ROLE;
+RESET leader_lease.auto_create;
+SET ROLE high_app;
+SELECT lease_unprotect('job');
 DROP TABLE job;
 
 -- a resource a row
