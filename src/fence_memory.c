@@ -53,6 +53,36 @@ struct Fence
 static Fence *fences = NULL;
 static uint64 generation = 1;
 
+/* what a snapshot showed when this transaction last began a term */
+static TransactionId term_xmax = InvalidTransactionId;
+static uint32 term_xcnt = 0;
+
+/*
+ * Called when the present command begins a term, after the last wait for the
+ * fences of older ones.
+ */
+void
+fence_note_term(void)
+{
+	Snapshot	latest = GetLatestSnapshot();
+
+	term_xmax = latest->xmax;
+	term_xcnt = latest->xcnt;
+}
+
+/*
+ * Does a snapshot show all that was committed when this transaction last began
+ * a term?  Its command id does not tell: the statements that a rule makes of
+ * one go by one snapshot, and only the command id moves on.  Of two snapshots
+ * with one xmax the older has the more transactions that run.
+ */
+static bool
+shows_term(Snapshot snapshot)
+{
+	return TransactionIdFollows(snapshot->xmax, term_xmax) ||
+		(snapshot->xmax == term_xmax && snapshot->xcnt <= term_xcnt);
+}
+
 Fence *
 fence_remember(Oid relid, const LeaseRow *row, Oid userid)
 {
@@ -257,7 +287,7 @@ fence_seen(Fence *fence)
 	{
 		if (xact_snapshot)
 			return FENCE_TOO_EARLY;
-		if (fence->cid < snapshot->curcid)
+		if (fence->cid < snapshot->curcid && shows_term(snapshot))
 			return FENCE_HELD;
 		if (!is_marked(snapshot, &fence->begun_in))
 			return FENCE_TOO_EARLY;

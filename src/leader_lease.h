@@ -479,6 +479,7 @@ extern Fence *fence_find(Oid relid, LeaseName role);
 extern Fence *fence_find_own(Oid relid, LeaseName role, LeaseName holder,
 							 int64 token, Oid userid);
 extern FenceVerdict fence_seen(Fence *fence);
+extern void fence_note_term(void);
 extern void fence_note_begun_here(Fence *fence);
 extern bool fence_begun_by_us(const Fence *fence);
 extern bool fence_was_ended(Oid relid, LeaseName role);

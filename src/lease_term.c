@@ -105,6 +105,7 @@ lease_term_begin(Oid relid, LeaseRow *row, LeaseName holder, int64 token)
 	row->granted_cid = GetCurrentCommandId(true);
 	row->ended.data = NULL;
 	row->session = 0;
+	fence_note_term();
 }
 
 /*

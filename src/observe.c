@@ -126,6 +126,7 @@ raise_token(LeaseTable *table, LeaseName resource, int64 token, Oid userid,
 	table->row.origin = lease_origin(relid);
 	table->row.granted_xid = GetTopFullTransactionId();
 	table->row.granted_cid = GetCurrentCommandId(true);
+	fence_note_term();
 	lease_table_update(table, &table->row);
 	*fence = remember(table, userid);
 	fence_note_begun_here(*fence);

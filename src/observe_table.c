@@ -38,6 +38,7 @@ mark_raised(Oid relid, LeaseRow *row)
 	row->origin = lease_origin(relid);
 	row->granted_xid = GetTopFullTransactionId();
 	row->granted_cid = GetCurrentCommandId(true);
+	fence_note_term();
 }
 
 /*
