@@ -85,7 +85,7 @@ CREATE TABLE @extschema@.leader_lease_slot (
     claimed_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     PRIMARY KEY (role, slot)
 );
-CREATE INDEX ON @extschema@.leader_lease_slot (claimed_at);
+CREATE INDEX ON @extschema@.leader_lease_slot (role, claimed_at);
 REVOKE ALL ON TABLE @extschema@.leader_lease_slot FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE @extschema@.leader_lease_slot TO @extowner@ WITH GRANT OPTION;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leader_lease_slot', '');

@@ -64,27 +64,29 @@ insert_slot(Oid relid, LeaseName role, LeaseName holder, int64 token,
 }
 
 /*
- * Is there a slot older than the retention?  By the index, without SQL: the
- * deletion costs more than the rest of a claim, and mostly finds none.
+ * Has the lease a slot older than the retention?  By the index, without SQL:
+ * the deletion costs more than the rest of a claim, and mostly finds none.
  */
 static bool
-any_old(Oid relid)
+any_old(Oid relid, LeaseName role)
 {
 	Oid			slots = get_relname_relid("leader_lease_slot",
 										  get_rel_namespace(relid));
 	Relation	rel = table_open(slots, AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	SysScanDesc scan;
-	ScanKeyData key;
+	ScanKeyData keys[2];
 	Oid			index;
 	bool		found;
 
-	ScanKeyInit(&key, lease_table_column(rel, "claimed_at", TIMESTAMPTZOID),
+	ScanKeyInit(&keys[0], lease_table_column(rel, "role", TEXTOID),
+				BTEqualStrategyNumber, F_TEXTEQ, name_datum(role));
+	ScanKeyInit(&keys[1], lease_table_column(rel, "claimed_at", TIMESTAMPTZOID),
 				BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
 				TimestampTzGetDatum(GetCurrentTransactionStartTimestamp() -
 									lease_slot_retention * USECS_PER_MINUTE));
-	index = lease_table_index(rel, 1, &key);
-	scan = systable_beginscan(rel, index, OidIsValid(index), snapshot, 1, &key);
+	index = lease_table_index(rel, 2, keys);
+	scan = systable_beginscan(rel, index, OidIsValid(index), snapshot, 2, keys);
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -93,27 +95,30 @@ any_old(Oid relid)
 }
 
 /*
- * A few old slots, of any lease, go with each claim.  What another deletes
- * just now is left to him.  Not where a concurrent deletion would be a
- * serialization failure.
+ * A few old slots of the same lease go with each claim.  Those of other leases
+ * do not: whoever claims such a slot again waits for how the deletion ends, and
+ * nobody may hold up a lease that is not his.  What another deletes just now
+ * is left to him.  Not where a concurrent deletion would be a serialization
+ * failure.
  */
 static void
-prune_some(Oid relid)
+prune_some(Oid relid, LeaseName role)
 {
-	Oid			types[1] = {INT4OID};
-	Datum		values[1];
+	Oid			types[2] = {INT4OID, TEXTOID};
+	Datum		values[2];
 
 	if (lease_slot_retention <= 0 || IsolationUsesXactSnapshot() ||
-		!any_old(relid))
+		!any_old(relid, role))
 		return;
 	values[0] = Int32GetDatum(lease_slot_retention);
+	values[1] = name_datum(role);
 	lease_spi_as_owner(relid,
 					   "DELETE FROM %1$s.leader_lease_slot WHERE ctid = ANY (ARRAY("
 					   "SELECT ctid FROM %1$s.leader_lease_slot"
-					   " WHERE claimed_at < now() - make_interval(mins => $1)"
+					   " WHERE role = $2 AND claimed_at < now() - make_interval(mins => $1)"
 					   " ORDER BY claimed_at LIMIT " PRUNE_WITH_CLAIM
 					   " FOR UPDATE SKIP LOCKED))",
-					   1, types, values, NULL);
+					   2, types, values, NULL);
 }
 
 /*
@@ -150,7 +155,7 @@ lease_claim_slot(PG_FUNCTION_ARGS)
 	SPI_connect();
 	first = insert_slot(relid, role, holder, token, slot);
 	if (first)
-		prune_some(relid);
+		prune_some(relid, role);
 	SPI_finish();
 	PG_RETURN_BOOL(first);
 }

@@ -92,11 +92,12 @@ SET ROLE slot_other;
 SELECT count(DISTINCT role) FROM lease_slots;
 RESET ROLE;
 
--- retention: a few go with each claim, the oldest first, of whatever lease
+-- retention: a few of the same lease go with each claim, the oldest first
 DELETE FROM leader_lease_slot;
 INSERT INTO leader_lease_slot SELECT 'slot', 'old ' || i, 1, 'a', now() - interval '31 days' - i * interval '1 hour'
   FROM generate_series(1, 6) i;
-INSERT INTO leader_lease_slot SELECT 'slot other', 'recent ' || i, 1, 'a', now() - interval '29 days' FROM generate_series(1, 2) i;
+INSERT INTO leader_lease_slot SELECT 'slot', 'recent ' || i, 1, 'a', now() - interval '29 days' FROM generate_series(1, 2) i;
+INSERT INTO leader_lease_slot VALUES ('slot2', 'of another lease', 1, 'a', '-infinity');
 SET ROLE slot_app;
 SELECT lease_claim_slot('slot', 'b', 2, 'one');
 RESET ROLE;
