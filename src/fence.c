@@ -101,7 +101,8 @@ fence_take(Oid relid, LeaseName role, LeaseName holder, int64 token,
 				}
 			}
 			lease_table_unpin(&table);
-			if (!lease_lock(relid, number, ShareLock, lease_takeover_limit()))
+			if (!lease_lock(relid, number, ShareLock,
+							failure->nowait ? 0 : lease_takeover_limit()))
 			{
 				verdict = FENCE_BUSY;
 				break;

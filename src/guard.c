@@ -327,6 +327,8 @@ lease_fence(PG_FUNCTION_ARGS)
 	guard = fcinfo->flinfo->fn_extra;
 	if (guard == NULL)
 		fcinfo->flinfo->fn_extra = guard = guard_read_options(fcinfo);
+	/* in mode 'log' nothing may fail, and a wait can: by the user's timeout */
+	failure.nowait = guard->log_only;
 	if (guard->key_column == 0 && !guard->unusable)
 		verdict = require_fence(guard, &guard->lease, fcinfo, true, &failure);
 	else

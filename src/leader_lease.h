@@ -460,6 +460,7 @@ typedef struct FenceFailure
 	int64		current;		/* what is current */
 	const char *detail;			/* for FENCE_REQUIRED */
 	const char *hint;			/* NULL: the usual one */
+	bool		nowait;			/* told: wait for nobody */
 	Oid			relid;			/* whose locks the blockers hold */
 	int			nblockers;		/* for FENCE_BUSY of an observation */
 	LeaseLockHolder *blockers;

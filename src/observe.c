@@ -190,7 +190,7 @@ observe_take(Oid relid, LeaseName resource, int64 token, Oid userid,
 			 Fence **result, FenceFailure *failure)
 {
 	LeaseName	anybody = {NULL, 0};
-	int64		limit = lease_takeover_limit();
+	int64		limit = failure->nowait ? 0 : lease_takeover_limit();
 	FenceVerdict verdict = FENCE_BUSY;
 	LeaseTable	table;
 
