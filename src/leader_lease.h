@@ -185,6 +185,7 @@ typedef enum LeaseRowLock
 	LEASE_ROW_CHANGED			/* no longer the newest version: look again */
 } LeaseRowLock;
 
+extern Datum lease_name_datum(LeaseName name);
 extern void lease_row_init(void);
 extern Oid	lease_table_oid(FunctionCallInfo fcinfo);
 extern Oid	lease_observed_oid(FunctionCallInfo fcinfo);

@@ -183,8 +183,7 @@ lease_attempt(PG_FUNCTION_ARGS)
 	nulls[2] = !won;
 	nulls[3] = outcome.leader.data == NULL;
 	if (!nulls[3])
-		values[3] = PointerGetDatum(cstring_to_text_with_len(outcome.leader.data,
-															 outcome.leader.len));
+		values[3] = lease_name_datum(outcome.leader);
 	values[4] = IntervalPGetDatum(lease_interval(outcome.retry_after));
 	nulls[4] = won;
 	nulls[5] = outcome.nblockers == 0;

@@ -17,7 +17,6 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -46,7 +45,7 @@ being_made_by(LeaseTable *table, LeaseName role)
 	InitDirtySnapshot(dirty);
 	scan = LEASE_INDEX_BEGINSCAN(table->rel, index, &dirty);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(cstring_to_text_with_len(role.data, role.len)));
+				lease_name_datum(role));
 	index_rescan(scan, &key, 1, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))
 		xid = dirty.xmin;
@@ -122,8 +121,8 @@ insert_row(Oid relid, LeaseName role, LeaseName owner, int64 ttl)
 	bool		inserted;
 
 	SPI_connect();
-	values[0] = PointerGetDatum(cstring_to_text_with_len(role.data, role.len));
-	values[1] = PointerGetDatum(cstring_to_text_with_len(owner.data, owner.len));
+	values[0] = lease_name_datum(role);
+	values[1] = lease_name_datum(owner);
 	values[2] = IntervalPGetDatum(lease_interval(ttl));
 	if (ttl == 0)
 		nulls[2] = 'n';

@@ -25,16 +25,8 @@
 
 #include "leader_lease.h"
 
-PG_FUNCTION_INFO_V1(lease_prune_history);
-
 #define LEASE_CHANNEL		"leader_lease"
 #define PRUNE_WITH_GRANT	"4"
-
-static Datum
-name_datum(LeaseName name)
-{
-	return PointerGetDatum(cstring_to_text_with_len(name.data, name.len));
-}
 
 static void
 append_name(StringInfo payload, const char *key, LeaseName name)
@@ -90,7 +82,7 @@ history_end(Oid relid, const LeaseRow *row, const char *reason,
 		ListCell   *cell;
 
 		ScanKeyInit(&keys[0], lease_table_column(rel, "role", TEXTOID),
-					BTEqualStrategyNumber, F_TEXTEQ, name_datum(row->role));
+					BTEqualStrategyNumber, F_TEXTEQ, lease_name_datum(row->role));
 		ScanKeyInit(&keys[1], lease_table_column(rel, "fencing_token", INT8OID),
 					BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(row->token));
 		again = false;
@@ -121,9 +113,9 @@ history_begin(Oid relid, const LeaseRow *row)
 	Oid			types[5] = {TEXTOID, INT8OID, TEXTOID, TEXTOID, TIMESTAMPTZOID};
 	Datum		values[5];
 
-	values[0] = name_datum(row->role);
+	values[0] = lease_name_datum(row->role);
 	values[1] = Int64GetDatum(row->token);
-	values[2] = name_datum(row->holder);
+	values[2] = lease_name_datum(row->holder);
 	values[3] = CStringGetTextDatum(GetUserNameFromId(GetUserId(), false));
 	values[4] = TimestampTzGetDatum(row->acquired_at);
 	lease_spi_as_owner(relid,
@@ -204,39 +196,4 @@ lease_event(Oid relid, const LeaseRow *old, const LeaseRow *new,
 		if (began)
 			notify(new, "acquired");
 	}
-}
-
-/*
- * lease_prune_history(older_than interval) -> bigint
- *
- * Deletes what the history has of terms that ended longer ago than that, of
- * leases that the caller may use; the number of rows.  What another deletes
- * just now, a grant perhaps, is left to him.
- */
-Datum
-lease_prune_history(PG_FUNCTION_ARGS)
-{
-	Oid			types[2] = {INTERVALOID, OIDOID};
-	Datum		values[2];
-	uint64		deleted;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("older_than must not be null")));
-	lease_require_writable("lease_prune_history()");
-	values[0] = PG_GETARG_DATUM(0);
-	values[1] = ObjectIdGetDatum(GetUserId());
-	SPI_connect();
-	lease_spi_as_owner(lease_table_oid(fcinfo),
-					   "DELETE FROM %1$s.leader_lease_history WHERE ctid = ANY (ARRAY("
-					   "SELECT ctid FROM %1$s.leader_lease_history h"
-					   " WHERE ended_at < now() - $1"
-					   " AND EXISTS (SELECT FROM %1$s.leader_lease l LEFT JOIN pg_roles r ON r.rolname::text = l.owner"
-					   " WHERE l.role = h.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))"
-					   " FOR UPDATE OF h SKIP LOCKED))",
-					   2, types, values, NULL);
-	deleted = SPI_processed;
-	SPI_finish();
-	PG_RETURN_INT64(deleted);
 }

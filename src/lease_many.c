@@ -16,7 +16,6 @@
 #include "common/pg_prng.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -39,7 +38,7 @@ answer(FunctionCallInfo fcinfo, LeaseName role, int64 token, int64 ttl)
 	Datum		values[3];
 	bool		nulls[3] = {false};
 
-	values[0] = PointerGetDatum(cstring_to_text_with_len(role.data, role.len));
+	values[0] = lease_name_datum(role);
 	values[1] = Int64GetDatum(token);
 	values[2] = IntervalPGetDatum(lease_interval(ttl));
 	tuplestore_putvalues(result->setResult, result->setDesc, values, nulls);
@@ -184,8 +183,7 @@ rows_of(Relation rel, Snapshot snapshot, LeaseName holder, int *count)
 
 	ScanKeyInit(&key, lease_table_column(rel, "holder_id", TEXTOID),
 				BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(cstring_to_text_with_len(holder.data,
-														 holder.len)));
+				lease_name_datum(holder));
 	tuples = lease_table_tuples(rel, snapshot, 1, &key);
 	rows = palloc(sizeof(HeldRow) * Max(list_length(tuples), 1));
 	*count = 0;

@@ -280,6 +280,15 @@ lease_row_decode_tuple(Relation rel, HeapTuple tuple, LeaseRow *row)
 	ExecDropSingleTupleTableSlot(slot);
 }
 
+/*
+ * A name as SQL has it.
+ */
+Datum
+lease_name_datum(LeaseName name)
+{
+	return PointerGetDatum(cstring_to_text_with_len(name.data, name.len));
+}
+
 static void
 put(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
 	Datum value, bool null)
@@ -300,7 +309,7 @@ put_name(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
 {
 	put(values, isnull, replaces, col,
 		name.data == NULL ? (Datum) 0 :
-		PointerGetDatum(cstring_to_text_with_len(name.data, name.len)),
+		lease_name_datum(name),
 		name.data == NULL);
 }
 

@@ -20,7 +20,6 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -29,15 +28,8 @@
 #include "leader_lease.h"
 
 PG_FUNCTION_INFO_V1(lease_claim_slot);
-PG_FUNCTION_INFO_V1(lease_prune_slots);
 
 #define PRUNE_WITH_CLAIM	"4"
-
-static Datum
-name_datum(LeaseName name)
-{
-	return PointerGetDatum(cstring_to_text_with_len(name.data, name.len));
-}
 
 /*
  * Records a slot; false when it is there.  The insertion waits for another
@@ -52,10 +44,10 @@ insert_slot(Oid relid, LeaseName role, LeaseName holder, int64 token,
 	Oid			types[4] = {TEXTOID, TEXTOID, INT8OID, TEXTOID};
 	Datum		values[4];
 
-	values[0] = name_datum(role);
-	values[1] = name_datum(slot);
+	values[0] = lease_name_datum(role);
+	values[1] = lease_name_datum(slot);
 	values[2] = Int64GetDatum(token);
-	values[3] = name_datum(holder);
+	values[3] = lease_name_datum(holder);
 	lease_spi_as_owner(relid,
 					   "INSERT INTO %s.leader_lease_slot (role, slot, fencing_token, holder_id)"
 					   " VALUES ($1, $2, $3, $4) ON CONFLICT (role, slot) DO NOTHING",
@@ -80,7 +72,7 @@ any_old(Oid relid, LeaseName role)
 	bool		found;
 
 	ScanKeyInit(&keys[0], lease_table_column(rel, "role", TEXTOID),
-				BTEqualStrategyNumber, F_TEXTEQ, name_datum(role));
+				BTEqualStrategyNumber, F_TEXTEQ, lease_name_datum(role));
 	ScanKeyInit(&keys[1], lease_table_column(rel, "claimed_at", TIMESTAMPTZOID),
 				BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
 				TimestampTzGetDatum(GetCurrentTransactionStartTimestamp() -
@@ -111,7 +103,7 @@ prune_some(Oid relid, LeaseName role)
 		!any_old(relid, role))
 		return;
 	values[0] = Int32GetDatum(lease_slot_retention);
-	values[1] = name_datum(role);
+	values[1] = lease_name_datum(role);
 	lease_spi_as_owner(relid,
 					   "DELETE FROM %1$s.leader_lease_slot WHERE ctid = ANY (ARRAY("
 					   "SELECT ctid FROM %1$s.leader_lease_slot"
@@ -158,39 +150,4 @@ lease_claim_slot(PG_FUNCTION_ARGS)
 		prune_some(relid, role);
 	SPI_finish();
 	PG_RETURN_BOOL(first);
-}
-
-/*
- * lease_prune_slots(older_than interval) -> bigint
- *
- * Forgets the slots that were claimed longer ago than that, of leases that the
- * caller may use; the number of slots.  They can be claimed again.  What
- * another deletes just now, a claim perhaps, is left to him.
- */
-Datum
-lease_prune_slots(PG_FUNCTION_ARGS)
-{
-	Oid			types[2] = {INTERVALOID, OIDOID};
-	Datum		values[2];
-	uint64		deleted;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("older_than must not be null")));
-	lease_require_writable("lease_prune_slots()");
-	values[0] = PG_GETARG_DATUM(0);
-	values[1] = ObjectIdGetDatum(GetUserId());
-	SPI_connect();
-	lease_spi_as_owner(lease_table_oid(fcinfo),
-					   "DELETE FROM %1$s.leader_lease_slot WHERE ctid = ANY (ARRAY("
-					   "SELECT ctid FROM %1$s.leader_lease_slot s"
-					   " WHERE claimed_at < now() - $1"
-					   " AND EXISTS (SELECT FROM %1$s.leader_lease l LEFT JOIN pg_roles r ON r.rolname::text = l.owner"
-					   " WHERE l.role = s.role AND pg_has_role($2, COALESCE(r.oid, 10), 'USAGE'))"
-					   " FOR UPDATE OF s SKIP LOCKED))",
-					   2, types, values, NULL);
-	deleted = SPI_processed;
-	SPI_finish();
-	PG_RETURN_INT64(deleted);
 }

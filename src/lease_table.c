@@ -124,7 +124,7 @@ fetch_by_key(LeaseTable *table, Oid pkey, LeaseName role, Snapshot snapshot)
 	scan = LEASE_INDEX_BEGINSCAN(table->rel, index,
 								 serializable ? SnapshotAny : snapshot);
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(cstring_to_text_with_len(role.data, role.len)));
+				lease_name_datum(role));
 	index_rescan(scan, &key, 1, NULL, 0);
 	while (!found &&
 		   index_getnext_slot(scan, BackwardScanDirection, table->slot))
