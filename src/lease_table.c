@@ -70,11 +70,35 @@ lease_table_close(LeaseTable *table)
 }
 
 /*
+ * Is the page of the row just fetched nearly full, with something to prune?
+ * Two renewals' room is what counts as nearly full.  A guess, like the
+ * server's own: without the page's lock.
+ */
+static bool
+page_wants_pruning(TupleTableSlot *slot)
+{
+	BufferHeapTupleTableSlot *fetched = (BufferHeapTupleTableSlot *) slot;
+	Page		page;
+	Size		room;
+
+	if (!TTS_IS_BUFFERTUPLE(slot) || !BufferIsValid(fetched->buffer))
+		return false;
+	page = BufferGetPage(fetched->buffer);
+	room = Max(2 * MAXALIGN(fetched->base.tuple->t_len), BLCKSZ / 10);
+	return TransactionIdIsValid(((PageHeader) page)->pd_prune_xid) &&
+		(PageIsFull(page) || PageGetHeapFreeSpace(page) < room);
+}
+
+/*
  * The row where this backend last saw it, if that version is still the one to
  * see.  The snapshot sees one version of a lease and no more, since the
  * primary key is what it was when the place was remembered: so what bears the
  * name and is seen is the row, whatever the place has become.  VACUUM may have
  * cut off the table's end since; the table's lock keeps the rest.
+ *
+ * A look by the index also prunes the page, and this does not: who alone
+ * renews a lease would fill page after page, each time with an update that is
+ * not HOT.  So a page that fills up is left to the index.
  */
 static bool
 fetch_remembered(LeaseTable *table, Oid pkey, LeaseName role, Snapshot snapshot)
@@ -86,8 +110,10 @@ fetch_remembered(LeaseTable *table, Oid pkey, LeaseName role, Snapshot snapshot)
 		!table_tuple_fetch_row_version(table->rel, &tid, snapshot, table->slot))
 		return false;
 	lease_row_decode(table->rel, table->slot, &table->row);
-	if (lease_name_equal(table->row.role, role))
+	if (lease_name_equal(table->row.role, role) &&
+		!page_wants_pruning(table->slot))
 		return true;
+	/* a page that is pinned is not pruned */
 	ExecClearTuple(table->slot);
 	return false;
 }
