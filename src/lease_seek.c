@@ -17,8 +17,9 @@
 #include "leader_lease.h"
 
 /*
- * An index of the table that begins with the columns of the keys, or
- * InvalidOid.
+ * An index of the table that begins with the columns of the keys, in the
+ * keys' own order: a DBA's index may have another collation.  InvalidOid
+ * where there is none.
  */
 Oid
 lease_table_index(Relation rel, int nkeys, const ScanKeyData *keys)
@@ -35,7 +36,9 @@ lease_table_index(Relation rel, int nkeys, const ScanKeyData *keys)
 			RelationGetIndexPredicate(index) == NIL;
 
 		for (int i = 0; fits && i < nkeys; i++)
-			fits = index->rd_index->indkey.values[i] == keys[i].sk_attno;
+			fits = index->rd_index->indkey.values[i] == keys[i].sk_attno &&
+				(!OidIsValid(index->rd_indcollation[i]) ||
+				 index->rd_indcollation[i] == keys[i].sk_collation);
 		if (fits)
 			result = RelationGetRelid(index);
 		index_close(index, AccessShareLock);

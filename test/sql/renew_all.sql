@@ -117,6 +117,13 @@ BEGIN;
 DROP INDEX leader_lease_holder_id_role_idx;
 SELECT count(*), array_agg(role) = array_agg(role ORDER BY role COLLATE "C") AS ordered FROM lease_renew_all('hot');
 ROLLBACK;
+-- an index of somebody's in another order is not the one to look in
+BEGIN;
+SELECT count(*) FROM lease_acquire_any((SELECT array_agg('all i' || i) FROM generate_series(1, 50) i), 'HOT', 50);
+CREATE INDEX ON leader_lease (holder_id COLLATE "und-x-icu");
+SELECT count(*) FROM lease_renew_all('hot');
+SELECT lease_release_all('HOT');
+ROLLBACK;
 SET ROLE all_app;
 
 -- errors
