@@ -224,9 +224,9 @@ find_term(LeaseTable *table, LeaseName role, LeaseName holder)
 
 /*
  * Renews the term of a row that was found.  First the row is replaced as it
- * was, where nobody is at it and nobody has changed it since: one visit to its
- * page.  What does not go that way is looked at again, and renewed as
- * lease_renew does it.  True: renewed, table->row has the token, *ttl is what
+ * was, where nobody is at it and nobody has changed it since.  That is asked
+ * now: rows before this one may have been waited for.  What does not go that
+ * way is looked at again, and renewed as lease_renew does it.  True: renewed, table->row has the token, *ttl is what
  * was granted.
  */
 static bool
@@ -237,7 +237,8 @@ renew_one(LeaseTable *table, TupleTableSlot *slot, HeapTuple found,
 
 	/* a change since the transaction's snapshot is lease_prolong's to tell */
 	*ttl = asked;
-	if (lease_tuple_untouched(found) && !IsolationUsesXactSnapshot())
+	if (!IsolationUsesXactSnapshot() &&
+		lease_table_untouched_at(table, &found->t_self))
 		step = lease_prolong_version(table, slot, holder, table->row.token,
 									 ttl);
 	while (step == STEP_AGAIN && find_term(table, role, holder))

@@ -273,13 +273,15 @@ lease_table_lock_row(LeaseTable *table)
 }
 
 /*
- * Is this version unlocked and the newest, as its header tells?  A hint: it may
- * be out of date at once.  Who locks a row before he writes it, as a takeover
+ * Is the version just found unlocked and the newest, as its header tells?  A
+ * hint: it may be out of date at once.  Who locks a row before he writes it, as a takeover
  * does, leaves his lock in the new version; it counts while he runs.
  */
 bool
-lease_tuple_untouched(HeapTuple tuple)
+lease_table_untouched(LeaseTable *table)
 {
+	bool		copied;
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &copied);
 	HeapTupleHeader header = tuple->t_data;
 
 	if (header->t_infomask & HEAP_XMAX_INVALID)
@@ -290,15 +292,15 @@ lease_tuple_untouched(HeapTuple tuple)
 }
 
 /*
- * The same of the version just found.
+ * The same, at this moment, of a version that was seen before and that a
+ * snapshot has kept since.
  */
 bool
-lease_table_untouched(LeaseTable *table)
+lease_table_untouched_at(LeaseTable *table, ItemPointer tid)
 {
-	bool		copied;
-	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->slot, false, &copied);
-
-	return lease_tuple_untouched(tuple);
+	return table_tuple_fetch_row_version(table->rel, tid, SnapshotAny,
+										 table->slot) &&
+		lease_table_untouched(table);
 }
 
 static void
