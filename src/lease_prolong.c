@@ -81,13 +81,12 @@ lease_prolong(LeaseTable *table, LeaseName holder, int64 token, int64 *ttl)
 
 	/*
 	 * Where somebody is at the row, he is waited for before the row is looked
-	 * at and judged, and who is then told no holds nothing of it.
+	 * at and judged, and who is then told no holds nothing of it.  The wait
+	 * for somebody's DDL comes before that question.
 	 */
+	lease_table_for_update(table);
 	if (lease_table_untouched(table))
-	{
-		lease_table_for_update(table);
 		lease_table_require_unchanged(table);
-	}
 	else if (!lease_table_hold_row(table))
 		return STEP_AGAIN;
 

@@ -19,6 +19,7 @@
 #include "executor/executor.h"
 #include "executor/nodeModifyTable.h"
 #include "storage/bufmgr.h"
+#include "storage/bufpage.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/builtins.h"
