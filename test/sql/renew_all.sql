@@ -120,7 +120,12 @@ ROLLBACK;
 -- an index of somebody's in another order is not the one to look in
 BEGIN;
 SELECT count(*) FROM lease_acquire_any((SELECT array_agg('all i' || i) FROM generate_series(1, 50) i), 'HOT', 50);
-CREATE INDEX ON leader_lease (holder_id COLLATE "und-x-icu");
+DO $$ BEGIN
+    -- there is none where PostgreSQL was built without ICU
+    IF EXISTS (SELECT FROM pg_collation WHERE collname = 'und-x-icu') THEN
+        CREATE INDEX ON leader_lease (holder_id COLLATE "und-x-icu");
+    END IF;
+END $$;
 SELECT count(*) FROM lease_renew_all('hot');
 SELECT lease_release_all('HOT');
 ROLLBACK;
