@@ -73,7 +73,8 @@ lease_term_judge(Oid relid, const LeaseRow *row, LeaseName holder, int64 token,
 /*
  * The ttl of a new term, or of a live one that is prolonged or handed over:
  * the one asked for, else the live term's own, else the lease's, else the
- * setting's.
+ * setting's.  A live term's own is cut to a max_ttl that has been lowered since:
+ * one such lease must not make the renewal of many fail.
  */
 int64
 lease_term_choose_ttl(const LeaseRow *row, int64 asked, bool live)
@@ -81,7 +82,7 @@ lease_term_choose_ttl(const LeaseRow *row, int64 asked, bool live)
 	int64		ttl = asked;
 
 	if (ttl == 0 && live)
-		ttl = row->ttl;
+		ttl = Min(row->ttl, lease_max_ttl * USECS_PER_SEC);
 	if (ttl == 0)
 		ttl = row->usual_ttl;
 	if (ttl == 0)

@@ -155,3 +155,12 @@ COMMIT;
 RESET ROLE;
 REVOKE ALL ON leader_lease FROM all_app;
 DROP FUNCTION all_set;
+
+-- a ttl above a max_ttl that was lowered since is cut, and the others' is kept
+RESET ROLE;
+SELECT lease_acquire('cut long', 'cut', '2 hours'), lease_acquire('cut short', 'cut', '10 min');
+SET leader_lease.max_ttl = '1h';
+SELECT * FROM lease_renew_all('cut');
+SELECT lease_renew('cut long', 'cut', 1, '2 hours');
+RESET leader_lease.max_ttl;
+SELECT lease_release_all('cut');
