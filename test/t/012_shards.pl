@@ -25,6 +25,7 @@ CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS
 	'BEGIN INSERT INTO audit (id, writer, token) VALUES (NEW.id, NEW.writer, NEW.token); RETURN NULL; END';
 CREATE TRIGGER audit AFTER UPDATE ON shard FOR EACH ROW EXECUTE FUNCTION audit();
 INSERT INTO shard SELECT i, 0 FROM generate_series(1, $shards) i;
+SELECT lease_protect('shard', 'shard/', token_column => 'token', key_column => 'id');
 -- the terms of shards, each with when the next one began
 CREATE VIEW term AS
 	SELECT *, lead(acquired_at) OVER (PARTITION BY role ORDER BY fencing_token) AS next_at
