@@ -226,8 +226,8 @@ find_term(LeaseTable *table, LeaseName role, LeaseName holder)
  * Renews the term of a row that was found.  First the row is replaced as it
  * was, where nobody is at it and nobody has changed it since.  That is asked
  * now: rows before this one may have been waited for.  What does not go that
- * way is looked at again, and renewed as lease_renew does it.  True: renewed, table->row has the token, *ttl is what
- * was granted.
+ * way is looked at again, and renewed as lease_renew does it.  True: renewed,
+ * table->row has the token, *ttl is what was granted.
  */
 static bool
 renew_one(LeaseTable *table, TupleTableSlot *slot, HeapTuple found,

@@ -144,8 +144,9 @@ lease_table_lock_row(LeaseTable *table)
 
 /*
  * Is the version just found unlocked and the newest, as its header tells?  A
- * hint: it may be out of date at once.  Who locks a row before he writes it, as a takeover
- * does, leaves his lock in the new version; it counts while he runs.
+ * hint: it may be out of date at once.  Who locks a row before he writes it,
+ * as a takeover does, leaves his lock in the new version; it counts while he
+ * runs.
  */
 bool
 lease_table_untouched(LeaseTable *table)
