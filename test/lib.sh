@@ -48,6 +48,15 @@ install_packages()
 		die "$log"
 }
 
+# install_pgbouncer: Debian's package starts a server: not what was asked for.
+install_pgbouncer()
+{
+	[ ! -x /usr/sbin/pgbouncer ] || return 0
+	install_packages pgbouncer
+	as_root service pgbouncer stop >/dev/null 2>&1 || true
+	as_root update-rc.d pgbouncer disable >/dev/null 2>&1 || true
+}
+
 # pg_major PG_CONFIG: its major version, or nothing.
 pg_major()
 {
