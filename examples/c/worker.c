@@ -12,7 +12,8 @@
  * a write that shows the token of a term that is over (SQLSTATE LF001).
  *
  * The worker never waits inside of libpq, but in poll(), with a time limit and a second descriptor that wakes it: so a
- * server that does not answer cannot hold it past its deadline, nor past SIGTERM.
+ * server that does not answer cannot hold it past its deadline, nor past SIGTERM.  (Only the look-up of a name can, when
+ * it connects; PGHOSTADDR avoids that.)
  *
  * Nothing depends on the session, and PQsendQueryParams uses the unnamed statement in a single round trip, so
  * transaction pooling works (pgbouncer).  Mind that there each waiting lease_campaign holds a server connection: the
@@ -438,6 +439,7 @@ main(void)
 {
 	PGconn	   *db = NULL;
 	int			failures = 0;
+	int64_t		failed = 0;
 	uint32_t	random_bits;
 	sigset_t	stop;
 
@@ -471,14 +473,17 @@ main(void)
 			db = connect_db(now() + ttl_us, leave_fd);
 		if (db)
 			outcome = campaign(db, &token);
-		if (outcome == DONE)
-			failures = 0;
 		if (outcome == DONE && token != NONE)
 			outcome = lead(db, token);
 		if (outcome == LOST && !raised(leave_fd))
 		{
-			int64_t		wait = failures < 5 ? SECOND / 10 << failures++ : 2 * SECOND;
+			int64_t		wait;
 
+			/* a term is no success: what fails may be the work, such as a table that is missing */
+			if (now() - failed > 10 * SECOND)
+				failures = 0;
+			failed = now();
+			wait = failures < 5 ? SECOND / 10 << failures++ : 2 * SECOND;
 			say("reconnecting", NULL, why);
 			/* what it did not answer it may still be doing, and an UPDATE in there holds up the next leader */
 			if (PQtransactionStatus(db) == PQTRANS_ACTIVE)

@@ -267,7 +267,11 @@ public sealed class LeaderElection(
                 {
                     if (!term.IsLive || !await RenewAsync(term))
                     {
-                        await term.EndAsync("the database says that the term is over", stale: true);
+                        if (term.Reason is null)        // else this process has ended it, and may have to release it
+                        {
+                            await term.EndAsync("the database says that the term is over", stale: true);
+                        }
+
                         return;
                     }
 
@@ -280,8 +284,9 @@ public sealed class LeaderElection(
                 }
             }
         }
-        catch (OperationCanceledException) when (cancellationToken.IsCancellationRequested)
+        catch (Exception) when (cancellationToken.IsCancellationRequested)
         {
+            // Whatever became of a renewal that was under way, the caller still has to wait for the work.
         }
     }
 

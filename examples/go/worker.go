@@ -47,7 +47,8 @@ type worker struct {
 	config       *pgx.ConnConfig
 	role, holder string
 	ttl, jobTime time.Duration
-	failures     int // since the database last answered
+	failures     int // in close succession
+	failed       time.Time
 }
 
 // A term is one term of leadership. Its context is done when it is over.
@@ -290,7 +291,6 @@ func (w *worker) session(leave context.Context) error {
 		if err != nil {
 			return err
 		}
-		w.failures = 0
 		if token != nil && leave.Err() == nil {
 			if err := w.lead(leave, conn, *token); err != nil && !termOver(err) {
 				return err
@@ -327,6 +327,10 @@ func (w *worker) giveBack() error {
 // backOff waits a little longer after each failure. Half of it is random, so that workers that lost the same server do
 // not come back as one.
 func (w *worker) backOff(leave context.Context) {
+	if time.Since(w.failed) > 10*time.Second { // a term is no success: what fails may be the work
+		w.failures = 0
+	}
+	w.failed = time.Now()
 	pause := 2 * time.Second
 	if w.failures < 5 {
 		pause = 100 * time.Millisecond << w.failures

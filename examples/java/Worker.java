@@ -19,7 +19,7 @@ import java.util.concurrent.ThreadLocalRandom;
  *
  * <p>Start it with {@code ./run}. PGHOST, PGUSER, PGDATABASE and so on say where the database is; LEASE_ROLE, LEASE_TTL
  * (seconds), WORK_MS and WORKER_NAME are optional. SIGTERM or SIGINT: finish the job in hand, give the lease back, exit
- * 0.
+ * 0. (There is a ttl and 2 s for that. Past it the process ends with 1.)
  *
  * <p>Two clocks guard the work. The worker's own deadline stops it early, but a pause (a garbage collection, say) can
  * come right after the look at the clock. The proof is the fence: the write carries the token of the term, and the
@@ -99,7 +99,8 @@ public final class Worker {
             try {
                 Connection current = db == null ? db = connect() : db;
                 if (left() <= 0) {
-                    return false; // connecting took too long
+                    disconnect(); // connecting took too long, perhaps for end() as well
+                    return false;
                 }
                 long asked = now();
                 Object[] row = ask(current, Math.min(BEAT, left()),
@@ -256,10 +257,10 @@ public final class Worker {
     public static void main(String[] args) throws InterruptedException {
         leaveOnSignal(Thread.currentThread());
         long backoff = 100_000;
+        long failed = now() - 10_000_000;
         while (leaving.getCount() > 0) {
             try (Connection db = connect()) {
                 for (Term term; (term = compete(db)) != null; ) {
-                    backoff = 100_000;
                     lead(db, term);
                 }
             } catch (SQLException | RuntimeException e) {
@@ -267,8 +268,10 @@ public final class Worker {
                     break;
                 }
                 say("reconnecting: %s", oneLine(e));
+                // A term is no success: what fails may be the work, such as a table that is missing.
+                backoff = now() - failed < 10_000_000 ? Math.min(backoff * 2, 2_000_000) : 100_000;
+                failed = now();
                 leaving.await((long) (backoff * ThreadLocalRandom.current().nextDouble(0.5, 1.5)), MICROSECONDS);
-                backoff = Math.min(backoff * 2, 2_000_000);
             }
         }
         say("exits");

@@ -179,19 +179,21 @@ async function lead(db, term) {
 }
 
 let backoff = 100;
+let failed = -Infinity;
 while (!leaving.signal.aborted) {
   let db;
   try {
     db = await connect(2000);
     for (let term; (term = await compete(db));) {
-      backoff = 100;
       await lead(db, term);
     }
   } catch (error) {
     if (leaving.signal.aborted) break;
     say(`reconnecting: ${oneLine(error)}`);
+    // A term is no success: what fails may be the work, such as a table that is missing.
+    backoff = now() - failed < 10000 ? Math.min(backoff * 2, 2000) : 100;
+    failed = now();
     await pause(backoff * (0.5 + Math.random()), leaving.signal);
-    backoff = Math.min(backoff * 2, 2000);
   } finally {
     db?.end();
   }

@@ -242,12 +242,12 @@ function lead(PDO $db, Term $term): void
 }
 
 $backoff = 0.1;
+$failed = -INF;
 while (!leaving()) {
     $db = null;
     try {
         $db = connect();
         while ($term = compete($db)) {
-            $backoff = 0.1;
             lead($db, $term);
         }
     } catch (Throwable $e) {
@@ -255,8 +255,10 @@ while (!leaving()) {
             break;
         }
         say('reconnecting: ' . oneLine($e));
+        // A term is no success: what fails may be the work, such as a table that is missing.
+        $backoff = now() - $failed < 10 ? min($backoff * 2, 2) : 0.1;
+        $failed = now();
         nap($backoff * random_int(500, 1500) / 1000);
-        $backoff = min($backoff * 2, 2);
     }
 }
 say('exits');

@@ -184,7 +184,8 @@ def keep_alive(term):
     while not term.over.wait(pause) and term.live():
         try:
             db = db or connect()
-            term.renew(db, min(HEARTBEAT, term.left()))
+            if term.live():  # connecting takes time
+                term.renew(db, min(HEARTBEAT, term.left()))
             pause = HEARTBEAT
         except Exception as error:  # try again soon; until then the deadline stands
             print(HOLDER, "heartbeat:", reason(error), file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@
 require "io/wait"
 require "pg"
 require "securerandom"
+require "timeout"
 
 ROLE = ENV.fetch("LEASE_ROLE", "mail")
 TTL = Float(ENV.fetch("LEASE_TTL", "10"))
@@ -115,7 +116,8 @@ def campaign(db)
       [ROLE, HOLDER, TTL, MAX_WAIT]) # outside of a transaction: it is a procedure that commits
     limit = now + MAX_WAIT + 5
     until db.block(0.1)
-      db.cancel if leaving? # again and again, in case the first one came before the call
+      # Again and again, in case the first one came before the call. It waits for the server to hang up, without a limit.
+      Timeout.timeout(TTL / 3) { db.cancel } if leaving?
       raise PG::UnableToSend, "no answer to the campaign" if now > limit
     end
     token, = db.get_last_result.values.first
@@ -196,20 +198,22 @@ ensure
 end
 
 backoff = 0.1
+failed = -Float::INFINITY
 until leaving?
   begin
     db = nil
     db = connect
     while (term = campaign(db))
-      backoff = 0.1
       lead(db, term)
     end
   rescue => e
     break if leaving?
 
     say("reconnecting: #{one_line(e)}")
+    # A term is no success: what fails may be the work, such as a table that is missing.
+    backoff = now - failed < 10 ? [backoff * 2, 2].min : 0.1
+    failed = now
     leaving?(backoff * rand(0.5..1.5))
-    backoff = [backoff * 2, 2].min
   ensure
     db&.close
   end

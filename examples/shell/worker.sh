@@ -34,7 +34,7 @@ printf -v ttl_ms %.0f "${ttl}e3"                # whatever is not in seconds is 
 printf -v holder '%s-%08x' "${WORKER_NAME:-shell}" "$SRANDOM"
 
 token='' slot='' row='' sqlstate='' why='' nap='' leaving='' unsure='' status=''
-now=0 asked=0 deadline=0 next_beat=0 failures=0
+now=0 asked=0 deadline=0 next_beat=0 failures=0 failed=0
 
 trap 'leaving=1; [[ $nap ]] && kill "$nap" 2>/dev/null' TERM INT
 trap '' PIPE                                    # a job that is gone must not take the shell with it
@@ -83,7 +83,7 @@ compete() {
                    ceil(extract(epoch FROM retry_after) * 1000)::bigint
               FROM lease_attempt(:'role', :'holder', make_interval(secs => :'ttl'))"
         then
-            unsure='' failures=0
+            unsure=''
             IFS='|' read -r token granted retry_after <<<"$row"
             if [[ $token ]]; then
                 deadline=$((asked + granted)) next_beat=$((asked + ttl_ms / 3))
@@ -100,7 +100,10 @@ compete() {
 
 # Half of the pause is random, so that workers that lost the same server do not come back as one.
 back_off() {
-    local ms=$((failures < 5 ? 100 << failures : 2000))
+    local ms
+    clock
+    ((now - failed < 10000)) || failures=0      # a term is no success: what fails may be the work
+    failed=$now ms=$((failures < 5 ? 100 << failures : 2000))
     say "reconnecting: $why"
     ((failures += 1))
     pause $((ms / 2 + RANDOM % (ms / 2)))
@@ -138,7 +141,8 @@ limit() { clock; echo $((deadline - now - ttl_ms / 3)); }
 # how many seconds the job may go on. If none comes in time, because the shell is stopped or has lost its term, or at
 # its end, because the shell is gone, the job is killed: nothing of ours is left to work past the deadline.
 job() {
-    local work guard
+    local work guard left
+    read -r left || return                      # by then the shell has its ends of the pipes
     sleep "$work_s" <&- >&- &                   # the work. One process: if it has children, kill its process group
     work=$!
     { while read -r -t "$left" left; do :; done; kill "$work"; } <&0 >&- 2>/dev/null &
@@ -150,8 +154,7 @@ job() {
 
 # Run the job, and renew meanwhile. False when the term is over. status is the job's, or empty if it was killed.
 work() {
-    local left from lifeline pid
-    left=$(seconds $((deadline - now)))
+    local from lifeline pid
     coproc JOB { job; }
     pid=$JOB_PID
     exec {from}<&"${JOB[0]}"- {lifeline}>&"${JOB[1]}"-     # moved, since bash closes its own when the job is done
