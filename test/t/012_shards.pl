@@ -1,6 +1,6 @@
 # 20 workers take 500 shards, one dies and one joins: each shard has one writer at any time, and none is left alone for
 # longer than its ttl and a second.  What is looked at are the database's times, in the history of the terms; a second is
-# a second and what the machine overslept meanwhile.
+# a second and two rounds of the slowest worker, since who has just looked comes again a round later.
 use strict;
 use warnings;
 use FindBin;
@@ -88,18 +88,18 @@ my $end = sql('SELECT clock_timestamp()');
 touch('stop');
 waitpid $pid{$_}, 0 for keys %pid;
 my %sum = (lost => 0, refused => 0);
-my $late = 0;
+my $round = 0;
 for my $name (keys %pid)
 {
 	my %did = slurp_file("$dir/$name") =~ /^(\w+) (\S+)$/mg;
 
 	$sum{$_} += $did{$_} for keys %sum;
-	$late = $did{late} if $did{late} > $late;
+	$round = $did{round} if $did{round} > $round;
 }
 %pid = ();
 is("$sum{lost} $sum{refused}", '0 0', 'no living worker lost a shard, nor was refused');
 is(sql($held), '0', 'all are given back');
-note("overslept by $late s");
+note("the longest round took $round s");
 
 # who wrote, in the order of the writes
 cmp_ok(sql('SELECT count(*) FROM audit'), '>', $shards, 'there were writes');
@@ -115,11 +115,11 @@ SQL
 is(sql('SELECT count(*) FROM term WHERE next_at < ended_at'), '0', 'no two terms at once');
 is(sql("SELECT count(*) || ' ' || count(*) FILTER (WHERE holder_id = 'w7') FROM term WHERE end_reason = 'expired'"), "$orphans $orphans",
 	'only the dead one\'s ran out');
-cmp_ok(sql("SELECT extract(epoch FROM max(next_at - ended_at)) FROM term WHERE end_reason = 'expired'"), '<=', 1 + $late,
+cmp_ok(sql("SELECT extract(epoch FROM max(next_at - ended_at)) FROM term WHERE end_reason = 'expired'"), '<=', 1 + 2 * $round,
 	'these were taken within a second');
-cmp_ok(sql("SELECT extract(epoch FROM max(next_at - '$death')) FROM term WHERE end_reason = 'expired'"), '<=', $ttl + 1 + $late,
+cmp_ok(sql("SELECT extract(epoch FROM max(next_at - '$death')) FROM term WHERE end_reason = 'expired'"), '<=', $ttl + 1 + 2 * $round,
 	'at most ttl and a second after the death');
 is(sql("SELECT count(*) FROM term WHERE ended_at < '$end' AND next_at IS NULL"), '0', 'all that was given back was taken again');
-cmp_ok(sql("SELECT extract(epoch FROM max(next_at - ended_at)) FROM term WHERE end_reason = 'released' AND ended_at < '$end'"), '<=', 1 + $late,
+cmp_ok(sql("SELECT extract(epoch FROM max(next_at - ended_at)) FROM term WHERE end_reason = 'released' AND ended_at < '$end'"), '<=', 1 + 2 * $round,
 	'within a second');
 done_testing();

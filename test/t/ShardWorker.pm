@@ -36,7 +36,7 @@ sub run
 	my ($connstr, $me, $dir, $ttl) = @_;
 	my (%mine, %did, $next, $step);
 
-	%did = (lost => 0, refused => 0, late => 0);
+	%did = (lost => 0, refused => 0, round => 0);
 	my $pid = open2($from, $to, 'sh', '-c', 'exec psql -XAtq -F " " -v VERBOSITY=sqlstate -d "$0" 2>&1', $connstr);
 	$to->autoflush(1);
 
@@ -44,6 +44,8 @@ sub run
 	$next = time + $ttl / 3;
 	until (-e "$dir/stop")
 	{
+		my $began = time;
+
 		# what a renewal does not name is lost
 		if (time >= $next || !-e "$dir/go")
 		{
@@ -59,10 +61,8 @@ sub run
 			share($me, $ttl, \%mine);
 			$did{refused} += work($me, \%mine);
 		}
-		my $slept = -time;
 		sleep $tick;
-		$slept += time;
-		$did{late} = $slept - $tick if $slept - $tick > $did{late};
+		$did{round} = time - $began if -e "$dir/go" && time - $began > $did{round};
 	}
 	sql("SELECT lease_release_all('$me')");
 
