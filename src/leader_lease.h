@@ -127,6 +127,8 @@ extern void lease_table_open(LeaseTable *table, Oid relid);
 extern void lease_table_for_update(LeaseTable *table);
 extern void lease_table_close(LeaseTable *table);
 extern bool lease_table_find(LeaseTable *table, LeaseName role);
+extern HeapTuple lease_table_conflicting(Relation rel, HeapTuple tuple,
+										 LeaseRow *row);
 extern void lease_table_unpin(LeaseTable *table);
 extern void lease_table_require_unchanged(LeaseTable *table);
 extern LeaseRowLock lease_table_lock_row(LeaseTable *table);

@@ -153,3 +153,26 @@ lease_table_remember(LeaseTable *table, TupleTableSlot *written, LeaseName role)
 						 LEASE_PRIMARY_KEY(table->rel), role,
 						 &written->tts_tid);
 }
+
+/*
+ * A tuple to be inserted by hand whose name is there already: completed with
+ * what must not be null, which is asked before the conflict is found.  NULL
+ * when there is no row of that name.
+ */
+HeapTuple
+lease_table_conflicting(Relation rel, HeapTuple tuple, LeaseRow *row)
+{
+	LeaseTable	table;
+	HeapTuple	completed = NULL;
+
+	lease_table_open(&table, RelationGetRelid(rel));
+	if (lease_table_find(&table, row->role))
+	{
+		row->number = table.row.number;
+		row->origin = table.row.origin;
+		row->owner = table.row.owner;
+		completed = lease_row_encode(rel, tuple, row);
+	}
+	lease_table_close(&table);
+	return completed;
+}

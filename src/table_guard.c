@@ -83,11 +83,10 @@ before_insert(Relation rel, HeapTuple tuple)
 {
 	Oid			relid = RelationGetRelid(rel);
 	LeaseRow	row;
-	LeaseTable	table;
+	HeapTuple	conflicting;
 	LeaseMoment now;
 	int64		origin = lease_origin(relid);
 	bool		dumped;
-	bool		exists;
 
 	lease_row_require_not_null(rel, tuple);
 	lease_row_decode_tuple(rel, tuple, &row);
@@ -99,19 +98,9 @@ before_insert(Relation rel, HeapTuple tuple)
 	if (row.token < 0)
 		refuse(&row, "fencing_token must not be negative", NULL);
 
-	lease_table_open(&table, relid);
-	exists = lease_table_find(&table, row.role);
-	if (exists)
-	{
-		/* what is not null must be there before the conflict is found */
-		row.number = table.row.number;
-		row.origin = table.row.origin;
-		row.owner = table.row.owner;
-		tuple = lease_row_encode(rel, tuple, &row);
-	}
-	lease_table_close(&table);
-	if (exists)
-		return tuple;
+	conflicting = lease_table_conflicting(rel, tuple, &row);
+	if (conflicting != NULL)
+		return conflicting;
 
 	/* no statement for a hand-made table names the number; a dump does */
 	dumped = row.number != 0 && lease_access_restores(relid);
