@@ -119,7 +119,8 @@ extern void lease_row_require_not_null(Relation rel, HeapTuple tuple);
 extern HeapTuple lease_row_encode(Relation rel, HeapTuple tuple,
 								  const LeaseRow *row);
 extern void lease_row_put_time(Relation rel, const LeaseRow *row,
-							   Datum *values, bool *isnull);
+							   Datum *values, bool *isnull,
+							   bool *replaces);
 extern void lease_row_put(Relation rel, const LeaseRow *row,
 						  Datum *values, bool *isnull, bool *replaces);
 

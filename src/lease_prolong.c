@@ -45,7 +45,8 @@ lease_prolong_version(LeaseTable *table, TupleTableSlot *slot,
 		return STEP_AGAIN;
 	*ttl = lease_term_choose_ttl(row, *ttl, true);
 	lease_clock_extend(row, &now, *ttl);
-	lease_row_put_time(rel, row, slot->tts_values, slot->tts_isnull);
+	lease_row_put_time(rel, row, slot->tts_values, slot->tts_isnull,
+					   NULL);
 	if (!lease_table_try_write(rel, slot, row->role))
 		return STEP_AGAIN;
 	table->written = true;
@@ -60,7 +61,8 @@ lease_prolong_version(LeaseTable *table, TupleTableSlot *slot,
 	if (lease_term_judge(relid, &before, holder, token, &now) == TERM_CURRENT)
 		return STEP_DONE;
 	CommandCounterIncrement();
-	lease_row_put_time(rel, &before, slot->tts_values, slot->tts_isnull);
+	lease_row_put_time(rel, &before, slot->tts_values, slot->tts_isnull,
+					   NULL);
 	lease_table_write(rel, slot);
 	return STEP_AGAIN;
 }

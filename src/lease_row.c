@@ -321,10 +321,8 @@ put_name(Datum *values, bool *isnull, bool *replaces, LeaseColumn col,
  */
 void
 lease_row_put_time(Relation rel, const LeaseRow *row,
-				   Datum *values, bool *isnull)
+				   Datum *values, bool *isnull, bool *replaces)
 {
-	bool	   *replaces = NULL;
-
 	(void) columns(rel);
 	PUT(COL_TTL, IntervalPGetDatum(lease_interval(row->ttl)), row->ttl == 0);
 	PUT(COL_RENEWED_AT, TimestampTzGetDatum(row->renewed_at),
@@ -341,21 +339,15 @@ void
 lease_row_put(Relation rel, const LeaseRow *row,
 			  Datum *values, bool *isnull, bool *replaces)
 {
-	(void) columns(rel);
+	lease_row_put_time(rel, row, values, isnull, replaces);
 	put_name(values, isnull, replaces, COL_HOLDER, row->holder);
 	PUT(COL_TOKEN, Int64GetDatum(row->token), false);
-	PUT(COL_EXPIRES_AT, TimestampTzGetDatum(row->expires_at), false);
 	PUT(COL_NUMBER, Int64GetDatum((int64) row->number), false);
 	put_name(values, isnull, replaces, COL_OWNER, row->owner);
 	PUT(COL_USUAL_TTL, IntervalPGetDatum(lease_interval(row->usual_ttl)),
 		row->usual_ttl == 0);
-	PUT(COL_TTL, IntervalPGetDatum(lease_interval(row->ttl)), row->ttl == 0);
 	PUT(COL_ACQUIRED_AT, TimestampTzGetDatum(row->acquired_at),
 		row->acquired_at == DT_NOBEGIN);
-	PUT(COL_RENEWED_AT, TimestampTzGetDatum(row->renewed_at),
-		row->renewed_at == DT_NOBEGIN);
-	PUT(COL_DEADLINE, Int64GetDatum(row->deadline), row->deadline == 0);
-	PUT(COL_BOOT, Int64GetDatum(row->boot), row->deadline == 0);
 	PUT(COL_ORIGIN, Int64GetDatum(row->origin), false);
 	PUT(COL_GRANTED_XID, FullTransactionIdGetDatum(row->granted_xid),
 		!FullTransactionIdIsValid(row->granted_xid));
